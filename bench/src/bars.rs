@@ -89,10 +89,10 @@ impl BarScale {
     }
 
     fn format_bar(&self, row: &Row) -> String {
-        const PARTS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
+        const PARTIAL_BAR_CHARS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
         let eighths = self.length_in_eighths(row.value);
         let mut bar = "█".repeat(eighths / 8);
-        bar.extend(PARTS.get(eighths % 8).copied().filter(|part| *part != ' '));
+        bar.extend(PARTIAL_BAR_CHARS.get(eighths % 8).copied().filter(|part| *part != ' '));
         let end = self.length_in_eighths(row.spread[1]).div_ceil(8).min(self.width);
         let length = bar.chars().count();
         bar.extend(std::iter::repeat_n('─', end.saturating_sub(length)));

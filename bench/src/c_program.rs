@@ -74,7 +74,7 @@ fn compile(folder: &Path, source: CSource<'_>) -> Result<Vec<u8>, String> {
 }
 
 /// A section of an ELF object file: its name and its contents.
-struct Section<'o> {
+struct ElfSection<'o> {
     name: &'o [u8],
     bytes: &'o [u8],
 }
@@ -100,7 +100,7 @@ fn program_code(object: &[u8], map: i32) -> Option<Vec<u8>> {
 }
 
 /// Returns the sections of a 64-bit little-endian ELF file.
-fn parse_sections(object: &[u8]) -> Option<Vec<Section<'_>>> {
+fn parse_sections(object: &[u8]) -> Option<Vec<ElfSection<'_>>> {
     let place = |value: u64| usize::try_from(value).ok();
     let table = place(read_number::<8>(object, 0x28)?)?;
     let [size, count, names] =
@@ -118,7 +118,7 @@ fn parse_sections(object: &[u8]) -> Option<Vec<Section<'_>>> {
         let header = header(which)?;
         let name = names.get(place(read_number::<4>(header, 0)?)?..)?;
         let name = name.split(|byte| *byte == 0).next()?;
-        Some(Section { name, bytes: bytes(header)? })
+        Some(ElfSection { name, bytes: bytes(header)? })
     };
     (0..count).map(section).collect()
 }

@@ -12,16 +12,16 @@
 //!
 //! - `whole`: like `fast`, but reads every byte; `whole ring`: like `ring`, but reads every byte.
 
-use crate::harness::{Candidate, Goal, interleave};
-use crate::pipes::{FilterExtent, PipedMatcher};
+use crate::harness::{Candidate, Goal, measure_interleaved_rows};
+use crate::piped_matcher::{FilterExtent, PipedMatcher};
 use crate::request_run::run_request;
 use crate::row::Row;
 use streamline_bench_loops::{Matcher, count_by_indirect_calls, first_byte_is_two, no_byte_is_ff};
 
 /// Number of blocks in a measurement in which blocks are not copied out of the dbuf.
-const BLOCKS_IN_DBUF: u64 = 4_000_000;
+const UNCOPIED_BLOCK_COUNT: u64 = 4_000_000;
 /// Number of blocks in a measurement with a ring.
-const RING_BLOCKS: u64 = 8_000_000;
+const RING_MEASUREMENT_BLOCKS: u64 = 8_000_000;
 /// Number of blocks in a measurement that reads every byte.
 const FULLY_READ_BLOCKS: u64 = 2_000_000;
 /// Number of blocks in a measurement of a cycle.
@@ -32,7 +32,7 @@ const CYCLE_FILTER_PASSES: usize = 34;
 /// Number of blocks in a measurement with pipes.
 const PIPED_BLOCKS: u64 = 100_000;
 /// Number of blocks in the reference loop's ring (1 MB).
-const LOOP_RING_BLOCKS: usize = 1024;
+const REFERENCE_RING_BLOCKS: usize = 1024;
 
 /// Runs `bench chain`: measures chains of different numbers of filters, and the cycle.
 pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
@@ -54,11 +54,12 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
 /// Compares a cycle of two filters with a chain of [`CYCLE_FILTER_PASSES`] filters. A block in the
 /// cycle passes as many filters as a block in the chain.
 fn measure_cycle(rounds: usize) -> Result<Vec<Row>, String> {
-    const MATCH: &str = "match hex=02 at=0";
+    const MATCH_FILTER: &str = "match hex=02 at=0";
     let source = format!("generate count={CYCLE_BLOCKS} size=1024");
     let first = "match --name=X hex=02 at=0";
-    let cycle = format!("{source} | {first} | {MATCH} | {first}");
-    let chain = format!("{source} {} | discard", format!("| {MATCH} ").repeat(CYCLE_FILTER_PASSES));
+    let cycle = format!("{source} | {first} | {MATCH_FILTER} | {first}");
+    let chain =
+        format!("{source} {} | discard", format!("| {MATCH_FILTER} ").repeat(CYCLE_FILTER_PASSES));
     let around = move || {
         let outcome = run_request(&cycle)?;
         let passed = outcome.ledger.filters.iter().map(|node| node.passed.blocks).sum::<u64>();
@@ -75,7 +76,7 @@ fn measure_cycle(rounds: usize) -> Result<Vec<Row>, String> {
         Candidate { name: "cycle", measure: Box::new(around) },
     ];
     let row = format!("{CYCLE_FILTER_PASSES} filters in a cycle of two");
-    interleave(("chain", &row, f64::NAN), "Mblocks/s", rounds, candidates, &[])
+    measure_interleaved_rows(("chain", &row, f64::NAN), "Mblocks/s", rounds, candidates, &[])
 }
 
 fn measure_first_byte_filters(
@@ -84,17 +85,24 @@ fn measure_first_byte_filters(
     pipes: Option<&PipedMatcher>,
 ) -> Result<Vec<Row>, String> {
     let matches = "| match hex=02 at=0 ".repeat(filters);
-    let fast = format!("generate count={BLOCKS_IN_DBUF} size=1024 {matches}| discard");
-    let ring = format!("bench_write@thread0 {RING_BLOCKS} {matches}| bench_read@thread1");
+    let fast = format!("generate count={UNCOPIED_BLOCK_COUNT} size=1024 {matches}| discard");
+    let ring =
+        format!("bench_write@thread0 {RING_MEASUREMENT_BLOCKS} {matches}| bench_read@thread1");
     let mut candidates = vec![
         Candidate {
             name: "loop",
             measure: Box::new(move || {
-                Ok(measure_reference_loop(filters, BLOCKS_IN_DBUF, first_byte_is_two))
+                Ok(measure_reference_loop(filters, UNCOPIED_BLOCK_COUNT, first_byte_is_two))
             }),
         },
-        Candidate { name: "fast", measure: Box::new(move || measure_rate(&fast, BLOCKS_IN_DBUF)) },
-        Candidate { name: "ring", measure: Box::new(move || measure_rate(&ring, RING_BLOCKS)) },
+        Candidate {
+            name: "fast",
+            measure: Box::new(move || measure_rate(&fast, UNCOPIED_BLOCK_COUNT)),
+        },
+        Candidate {
+            name: "ring",
+            measure: Box::new(move || measure_rate(&ring, RING_MEASUREMENT_BLOCKS)),
+        },
     ];
     if let Some(pipes) = pipes {
         let measure = Box::new(move || {
@@ -113,7 +121,13 @@ fn measure_first_byte_filters(
         _ => Vec::new(),
     };
     let row = format!("{filters} filters");
-    interleave(("chain", &row, filters as f64), "Mblocks/s", rounds, candidates, &goals)
+    measure_interleaved_rows(
+        ("chain", &row, filters as f64),
+        "Mblocks/s",
+        rounds,
+        candidates,
+        &goals,
+    )
 }
 
 fn measure_every_byte_filters(
@@ -152,7 +166,7 @@ fn measure_every_byte_filters(
     }
     let row = format!("{filters} filters, every byte");
     // Without an x value the row is not in the chart, because it measures a different job.
-    interleave(("chain", &row, f64::NAN), "Mblocks/s", rounds, candidates, &goals)
+    measure_interleaved_rows(("chain", &row, f64::NAN), "Mblocks/s", rounds, candidates, &goals)
 }
 
 /// Measures a request over `blocks` blocks. Returns the rate in millions of blocks per second.
@@ -166,11 +180,11 @@ fn measure_rate(text: &str, blocks: u64) -> Result<f64, String> {
 }
 
 fn measure_reference_loop(filters: usize, blocks: u64, matcher: Matcher) -> f64 {
-    let memory = vec![2u8; LOOP_RING_BLOCKS * 1024];
+    let memory = vec![2u8; REFERENCE_RING_BLOCKS * 1024];
     let slots: Vec<&[u8]> = memory.chunks_exact(1024).collect();
     let filters = std::hint::black_box(vec![matcher; filters]);
     let begin = sys::clock::monotonic_ns();
-    let passed = count_by_indirect_calls(&slots, &filters, blocks / LOOP_RING_BLOCKS as u64);
+    let passed = count_by_indirect_calls(&slots, &filters, blocks / REFERENCE_RING_BLOCKS as u64);
     let elapsed = sys::clock::monotonic_ns() - begin;
     passed as f64 * 1e3 / elapsed as f64
 }

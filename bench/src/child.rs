@@ -15,7 +15,7 @@ impl BenchChild {
     /// Starts this program with the arguments `--reader` and `words`, and sends the descriptors to
     /// it.
     pub(crate) fn start(words: [&str; 3], descriptors: &[BorrowedFd<'_>]) -> Result<Self, String> {
-        let (socket, theirs) = sys::descriptor::pair().map_err(|why| why.to_string())?;
+        let (socket, theirs) = sys::descriptor::socket_pair().map_err(|why| why.to_string())?;
         let itself = std::env::current_exe().map_err(|why| why.to_string())?;
         let mut command = Command::new(itself);
         command.arg("--reader").args(words).stdin(Stdio::from(theirs));

@@ -75,9 +75,9 @@ impl Source for CopyingSource {
         let written = draft.commit(blocks * BLOCK_SIZE);
         let dbuf = intake.pool.id();
         let put = intake.append_block_entries((0..blocks).map(|block| {
-            let place = written.within((block * BLOCK_SIZE) as u32, BLOCK_SIZE as u32);
+            let place = written.subrange((block * BLOCK_SIZE) as u32, BLOCK_SIZE as u32);
             let pointer = RichPointer::new(dbuf, place, Class::YES);
-            Entry::new(pointer, BlockMetadata::default(), Marks::bare(BLOCK_SIZE as u32))
+            Entry::new(pointer, BlockMetadata::default(), Marks::for_plain_block(BLOCK_SIZE as u32))
         }));
         self.given.blocks += put as u64;
         self.given.bytes += (put * BLOCK_SIZE) as u64;
@@ -111,7 +111,7 @@ impl Sink for CopyingSink {
                 std::hint::black_box(user.as_mut_ptr());
             }
         });
-        self.blocks += u64::from(batch.live().count_ones());
+        self.blocks += u64::from(batch.live_lanes().count_ones());
         Ok(())
     }
 

@@ -5,10 +5,10 @@
 //! The request runs unchanged, and with every edit forced into a copy. The same request without the
 //! edit shows the cost of generating and counting frames.
 
-use crate::harness::{Candidate, interleave};
+use crate::harness::{Candidate, measure_interleaved_rows};
 use crate::request_run::run_request_with_settings;
 use crate::row::Row;
-use engine::build::Settings;
+use engine::build::RunSettings;
 
 /// Frame lengths in bytes, each with the number of frames of this length that a measurement
 /// generates.
@@ -32,7 +32,7 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         #[expect(clippy::cast_precision_loss, reason = "the size of a frame")]
         let x = size as f64;
         let name = format!("{size} B");
-        rows.extend(interleave(("edits", &name, x), "M/s", rounds, candidates, &[])?);
+        rows.extend(measure_interleaved_rows(("edits", &name, x), "M/s", rounds, candidates, &[])?);
     }
     Ok(rows)
 }
@@ -40,7 +40,7 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
 /// Runs a request that generates `count` blocks. Returns the rate in blocks per microsecond. If
 /// `copies` is true, all edits are made in copies.
 fn measure_rate(text: &str, count: u64, copies: bool) -> Result<f64, String> {
-    let settings = Settings { edits_in_copies: copies, ..Settings::default() };
+    let settings = RunSettings { edits_in_copies: copies, ..RunSettings::default() };
     let outcome = run_request_with_settings(text, settings)?;
     #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
     Ok(count as f64 * 1e3 / outcome.elapsed_ns as f64)

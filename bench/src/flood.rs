@@ -32,7 +32,7 @@ pub(crate) const FRAMES_PER_GROUP: usize = 2_500;
 /// Destination port of the frames of a flood that the measured programs select.
 pub(crate) const WANTED_PORT: u16 = 53;
 /// Destination port of the other frames of a flood.
-pub(crate) const OTHER_PORT: u16 = 4053;
+pub(crate) const UNWANTED_PORT: u16 = 4053;
 
 /// A flood: the frames, and the veth pair over which they are sent.
 pub(crate) struct Flood {
@@ -81,13 +81,13 @@ impl FloodPair {
         Ok(Self { observed: flood()?, unobserved: flood()? })
     }
 
-    /// Creates two floods with the arguments of [`Flood::to_ports`].
-    pub(crate) fn to_ports(
+    /// Creates two floods with the arguments of [`Flood::with_ports`].
+    pub(crate) fn with_ports(
         ports: &[u16],
         length: usize,
         host: ReceivingHost,
     ) -> Result<Self, String> {
-        let flood = || Flood::to_ports(ports, length, host);
+        let flood = || Flood::with_ports(ports, length, host);
         Ok(Self { observed: flood()?, unobserved: flood()? })
     }
 
@@ -113,15 +113,15 @@ impl FloodPair {
 
 impl Flood {
     /// Creates a veth pair that carries only the flood. Frames have `length` bytes; one in `one_in`
-    /// is for [`WANTED_PORT`], the others are for [`OTHER_PORT`].
+    /// is for [`WANTED_PORT`], the others are for [`UNWANTED_PORT`].
     pub(crate) fn new(length: usize, one_in: usize, host: ReceivingHost) -> Result<Self, String> {
-        let others = std::iter::repeat_n(OTHER_PORT, one_in.saturating_sub(1));
+        let others = std::iter::repeat_n(UNWANTED_PORT, one_in.saturating_sub(1));
         let ports: Vec<u16> = std::iter::once(WANTED_PORT).chain(others).collect();
-        Self::to_ports(&ports, length, host)
+        Self::with_ports(&ports, length, host)
     }
 
     /// Creates a veth pair that carries only UDP frames of `length` bytes to `ports` in rotation.
-    pub(crate) fn to_ports(
+    pub(crate) fn with_ports(
         ports: &[u16],
         length: usize,
         host: ReceivingHost,
@@ -218,7 +218,7 @@ impl Flood {
     }
 
     /// Returns the index of the receiving device of the veth pair in its namespace.
-    pub(crate) fn device(&self) -> Result<u32, String> {
+    pub(crate) fn receiving_device_index(&self) -> Result<u32, String> {
         self.pair.server.run_in_network_namespace(|| device_index(SERVER_DEVICE))
     }
 }

@@ -54,7 +54,7 @@ pub(crate) enum BetterDirection {
 /// with the first candidate, and a row for each goal, in which the goal's candidate is compared
 /// with its reference. Returns no rows, without measuring, if [`select_rows`] has not selected
 /// them.
-pub(crate) fn interleave(
+pub(crate) fn measure_interleaved_rows(
     subject: (&'static str, &str, f64),
     unit: &'static str,
     rounds: usize,
@@ -162,7 +162,8 @@ mod tests {
             Candidate { name: "b", measure: Box::new(|| Ok(6.0)) },
         ];
         let goal = Goal { candidate: "b", reference: "a", goal: "G0", target: 2.5 };
-        let rows = interleave(("t", "r", 1.0), "x/s", 3, candidates, &[goal]).unwrap();
+        let rows =
+            measure_interleaved_rows(("t", "r", 1.0), "x/s", 3, candidates, &[goal]).unwrap();
         assert_eq!(rows.iter().map(|r| r.ratio).collect::<Vec<_>>(), [1.0, 3.0, 3.0]);
         assert_eq!((rows[2].goal, rows[2].n), (Some("G0"), 3));
         assert_eq!(median(&[3.0, 1.0, 2.0, 10.0]), 2.5);

@@ -5,7 +5,7 @@
 //! sources; `write` of an untouched buffer passes a pointer. The reference is a read and a write
 //! that copy.
 
-use crate::harness::{Candidate, interleave};
+use crate::harness::{Candidate, measure_interleaved_rows};
 use crate::options::Options;
 use crate::row::Row;
 use std::hint::black_box;
@@ -58,7 +58,7 @@ fn measure_block_size(block: usize, rounds: usize) -> Result<Vec<Row>, String> {
     ];
     #[expect(clippy::cast_precision_loss, reason = "a size of a block")]
     let x = block as f64;
-    interleave(("lazy", &format!("{block} B"), x), "K/s", rounds, candidates, &[])
+    measure_interleaved_rows(("lazy", &format!("{block} B"), x), "K/s", rounds, candidates, &[])
 }
 
 /// The buffers of the last eight reads, each with the source of its bytes.

@@ -30,7 +30,7 @@ mod pcap;
 mod peek;
 mod peers;
 mod pipe;
-mod pipes;
+mod piped_matcher;
 mod pipesfs;
 mod placement;
 mod plot;

@@ -13,25 +13,25 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// Number of running paths that the page shows.
-const PATHS: usize = 50;
+const PATH_COUNT: usize = 50;
 /// Number of filters in a path between the source and the sink.
-const FILTERS: usize = 28;
+const FILTER_COUNT: usize = 28;
 /// Duration for which processor times are measured in one sample.
 const SAMPLE_DURATION: Duration = Duration::from_secs(5);
 /// Maximum processor time that a viewer may add to the daemon and the paths together, in percent
 /// of a core.
 const ADDED_TIME_PERCENT_MAX: f64 = 3.0;
 /// Maximum time to wait for data from the page.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const PAGE_DATA_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
-    const ROW: &str = "50 paths of 30 nodes";
-    if !is_row_selected(ROW) {
+    const ROW_NAME: &str = "50 paths of 30 nodes";
+    if !is_row_selected(ROW_NAME) {
         return Ok(Vec::new());
     }
     let mut programs = Programs::start()?;
-    let request = format!("generate rate=10 | {}", vec!["count"; FILTERS].join(" | "));
-    for number in 0..PATHS {
+    let request = format!("generate rate=10 | {}", vec!["count"; FILTER_COUNT].join(" | "));
+    for number in 0..PATH_COUNT {
         programs.add_path(&format!("p{number}"), &request)?;
     }
     let page = Page::start(&programs)?;
@@ -41,7 +41,7 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         let viewer = looks.then(|| Viewer::open(&page.url)).transpose()?;
         let mut shares = Vec::new();
         for _ in 0..rounds {
-            shares.push(measure(&programs, &page)?);
+            shares.push(measure_processor_usage(&programs, &page)?);
         }
         drop(viewer);
         let names = if looks {
@@ -60,7 +60,7 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         };
         for (at, name) in names.into_iter().enumerate().filter(|(_, name)| !name.is_empty()) {
             let values = shares.iter().map(|share| value(at, share)).collect();
-            let subject = ("page", ROW, f64::NAN);
+            let subject = ("page", ROW_NAME, f64::NAN);
             let unit = ("% of a core", BetterDirection::Less);
             let mut row =
                 rows_of_samples(subject, unit, sentinel_ns, &[Samples { name, values }], &[]);
@@ -75,7 +75,7 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
 
 /// Returns the processor time of the daemon, of all paths and of the page during a sample, in
 /// percent of a core.
-fn measure(programs: &Programs, page: &Page) -> Result<[f64; 3], String> {
+fn measure_processor_usage(programs: &Programs, page: &Page) -> Result<[f64; 3], String> {
     let all = programs.process_ids();
     let (daemon, paths) = all.split_first().ok_or("no daemon")?;
     let used = || {
@@ -133,7 +133,7 @@ impl Viewer {
         let (host, token) = parts.ok_or_else(|| format!("an unexpected URL: {url}"))?;
         let failed = |why: std::io::Error| why.to_string();
         let mut socket = TcpStream::connect(host).map_err(failed)?;
-        socket.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
+        socket.set_read_timeout(Some(PAGE_DATA_TIMEOUT)).map_err(failed)?;
         let request = format!(
             "GET /api/live?path=1 HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\r\n"
         );
@@ -166,5 +166,5 @@ fn has_all_rates(line: &str) -> bool {
     let event: Value = serde_json::from_str(data).unwrap_or_default();
     let paths = event["paths"].as_array().map(Vec::as_slice).unwrap_or_default();
     let has_rate = |path: &&Value| path["rate"]["blocks"].as_f64() > Some(0.0);
-    paths.iter().filter(has_rate).count() == PATHS
+    paths.iter().filter(has_rate).count() == PATH_COUNT
 }

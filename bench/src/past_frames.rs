@@ -19,19 +19,20 @@ use std::process::{Command, Stdio};
 use testkit::traffic::Capture;
 use testkit::{Frame, Random};
 
-/// Number of frames, three times as many as fit uncompressed into the memory of [`MEMORY`] bytes.
-const FRAMES: usize = 140_000;
+/// Number of frames, three times as many as fit uncompressed into the memory of
+/// [`RETAINED_MEMORY_SIZE`] bytes.
+const FRAME_COUNT: usize = 140_000;
 /// Length in bytes of the payload of each frame.
-const LENGTH: usize = 1358;
+const PAYLOAD_LENGTH: usize = 1358;
 /// Size of the memory in which a request retains past frames.
-const MEMORY: &str = "64M";
-const NONE_NAME: &str = "nothing kept";
+const RETAINED_MEMORY_SIZE: &str = "64M";
+const NOTHING_KEPT_NAME: &str = "nothing kept";
 const FREEZE_NAME: &str = "freeze";
 const HISTORY_NAME: &str = "history";
 
 /// The processor time, the rate and the retained bytes of one run.
 #[derive(Clone, Copy, Debug, Default)]
-struct PastSample {
+struct PastFramesSample {
     /// Processor time of the process per frame, in ns.
     processor: f64,
     /// Rate of the path in frames per microsecond.
@@ -44,7 +45,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("past").map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     for (content, payload) in
-        [("text", text as fn(usize, &mut Random) -> Vec<u8>), ("noise", random_content)]
+        [("text", log_content as fn(usize, &mut Random) -> Vec<u8>), ("noise", random_content)]
     {
         let file = folder.0.join(content);
         let mut random = Random::new(7);
@@ -52,7 +53,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
             let payload = payload(number, &mut random);
             Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(4000, 53, &payload)
         };
-        let capture = Capture::from_frames((0..FRAMES).map(frame)).to_pcap();
+        let capture = Capture::from_frames((0..FRAME_COUNT).map(frame)).to_pcap();
         std::fs::write(&file, capture).map_err(|why| why.to_string())?;
         rows.extend(measure_content(content, &file, &folder, options.rounds)?);
     }
@@ -60,20 +61,20 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 }
 
 /// Returns lines of a log: words and running numbers.
-fn text(number: usize, _: &mut Random) -> Vec<u8> {
+fn log_content(number: usize, _: &mut Random) -> Vec<u8> {
     let mut lines = String::new();
     for line in number * 20.. {
-        if lines.len() >= LENGTH {
+        if lines.len() >= PAYLOAD_LENGTH {
             break;
         }
         let _ = writeln!(lines, "{:08x} GET /page/{} 200 {}", line * 7919, line % 977, line * 31);
     }
-    lines.truncate(LENGTH);
+    lines.truncate(PAYLOAD_LENGTH);
     lines.into_bytes()
 }
 
 fn random_content(_: usize, random: &mut Random) -> Vec<u8> {
-    random.bytes(LENGTH)
+    random.bytes(PAYLOAD_LENGTH)
 }
 
 fn measure_content(
@@ -85,13 +86,13 @@ fn measure_content(
     let read = format!("replay '{}'", file.display());
     let never = folder.0.join("never.pcap");
     let freeze = format!(
-        "{read} | freeze '{}' when=\"ether[12:2] = 1\" before=1h bytes={MEMORY}",
+        "{read} | freeze '{}' when=\"ether[12:2] = 1\" before=1h bytes={RETAINED_MEMORY_SIZE}",
         never.display()
     );
     let discard = format!("{read} | discard");
-    let history = format!("--history={MEMORY}");
+    let history = format!("--history={RETAINED_MEMORY_SIZE}");
     let requests: [(&'static str, Vec<&str>); 3] = [
-        (NONE_NAME, vec![&discard]),
+        (NOTHING_KEPT_NAME, vec![&discard]),
         (FREEZE_NAME, vec![&freeze]),
         (HISTORY_NAME, vec![&history, &discard]),
     ];
@@ -107,7 +108,7 @@ fn measure_content(
             }
         }
     }
-    let of = |value: fn(&PastSample) -> f64, from: usize| -> Vec<Samples> {
+    let of = |value: fn(&PastFramesSample) -> f64, from: usize| -> Vec<Samples> {
         let all = requests.iter().zip(&samples).skip(from);
         all.map(|((name, _), samples)| Samples {
             name,
@@ -127,7 +128,7 @@ fn measure_content(
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures have few digits")]
-fn run_once(words: &[&str], folder: &TempDirectory) -> Result<PastSample, String> {
+fn run_once(words: &[&str], folder: &TempDirectory) -> Result<PastFramesSample, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name("streamline");
     let report = folder.0.join("report");
     let mut command = Command::new(own);
@@ -146,9 +147,9 @@ fn run_once(words: &[&str], folder: &TempDirectory) -> Result<PastSample, String
         Some(kept["bytes"].as_f64()? / kept["stored"].as_f64()?.max(1.0))
     });
     let elapsed_ns = report["elapsed_ns"].as_f64().unwrap_or(f64::NAN);
-    Ok(PastSample {
-        processor: used.processor_ns as f64 / FRAMES as f64,
-        rate: FRAMES as f64 * 1e3 / elapsed_ns,
+    Ok(PastFramesSample {
+        processor: used.processor_ns as f64 / FRAME_COUNT as f64,
+        rate: FRAME_COUNT as f64 * 1e3 / elapsed_ns,
         kept: kept.unwrap_or(f64::NAN),
     })
 }

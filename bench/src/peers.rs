@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Header that all peers in C include, with their common code.
-const COMMON_SOURCE: &str = include_str!("../peers/common.h");
+const COMMON_HEADER: &str = include_str!("../peers/common.h");
 /// Public header of Streamline's C library, which peers include.
 const LIBRARY_HEADER: &str = include_str!("../../crates/capi/include/streamline.h");
 /// The file name of the C library as built by cargo.
@@ -27,7 +27,7 @@ impl CompiledPeer {
     }
 
     /// Compiles a C program with additional compiler arguments.
-    pub(crate) fn with_arguments(
+    pub(crate) fn compile_c(
         name: &str,
         source: &str,
         arguments: &[String],
@@ -80,7 +80,7 @@ impl CompiledPeer {
         let text = compiled.program.with_extension(extension);
         std::fs::write(&text, source).map_err(|why| why.to_string())?;
         let common = compiled.folder.0.join("common.h");
-        std::fs::write(common, COMMON_SOURCE).map_err(|why| why.to_string())?;
+        std::fs::write(common, COMMON_HEADER).map_err(|why| why.to_string())?;
         let header = compiled.folder.0.join("streamline.h");
         std::fs::write(header, LIBRARY_HEADER).map_err(|why| why.to_string())?;
         let mut command = Command::new(compiler);

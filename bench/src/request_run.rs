@@ -3,9 +3,9 @@
 
 use crate::copying_endpoints;
 use crate::parallel::WORK_FILTER;
-use engine::build::{Settings, build};
+use engine::build::{RunSettings, build};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, run_in_calling_thread};
+use engine::run::{RunOutcome, run_in_calling_thread};
 use filter::{Description, EndpointFacts};
 use pipeline::Registry;
 use pipeline::plan::{Machine, Plan, plan};
@@ -33,8 +33,8 @@ impl Registry for BenchCatalog {
         own.or_else(|| MachineRegistry::Local.find_source(name))
     }
 
-    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
-        MachineRegistry::Local.endpoint(entry)
+    fn endpoint_facts(&self, entry: &Description) -> &'static EndpointFacts {
+        MachineRegistry::Local.endpoint_facts(entry)
     }
 
     fn names(&self) -> Vec<&'static str> {
@@ -62,15 +62,18 @@ pub(crate) fn plan_for_machine(text: &str, machine: &Machine) -> Result<Plan, St
 
 /// Runs a request to its end, with all spaces in this thread, and returns the outcome. Fails if the
 /// ledger does not balance.
-pub(crate) fn run_request(text: &str) -> Result<Outcome, String> {
-    run_request_with_settings(text, Settings::default())
+pub(crate) fn run_request(text: &str) -> Result<RunOutcome, String> {
+    run_request_with_settings(text, RunSettings::default())
 }
 
 /// Runs a request as [`run_request`] does, with the given settings. The sources and sinks of the
 /// benches replace the sources and sinks in the settings.
-pub(crate) fn run_request_with_settings(text: &str, settings: Settings) -> Result<Outcome, String> {
+pub(crate) fn run_request_with_settings(
+    text: &str,
+    settings: RunSettings,
+) -> Result<RunOutcome, String> {
     let plan = plan_request(text)?;
-    let settings = Settings {
+    let settings = RunSettings {
         sources: copying_endpoints::SOURCES,
         sinks: copying_endpoints::SINKS,
         ..settings

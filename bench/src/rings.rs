@@ -17,8 +17,8 @@ use abi::{Entry, RichPointer};
 use buffer::crossing::{CrossingReader, CrossingWriter, RingConfig, crossing};
 use buffer::scale::ScalingParameters;
 use buffer::signal::Doorbell;
-use engine::build::{PathOptions, Settings, build_with};
-use engine::kernel::point::AttachPoints;
+use engine::build::{PathOptions, RunSettings, build_with_options};
+use engine::kernel::shared_attach_point::AttachPoints;
 use engine::run::{StopConditions, run as go};
 use pipeline::plan::{Machine, PlannedEdge, RingPlan};
 use std::sync::Arc;
@@ -119,8 +119,12 @@ pub(crate) fn run_and_measure_request(
             change(ring);
         }
     }
-    let paths =
-        build_with(&plan, Settings::default(), &AttachPoints::default(), &PathOptions::default());
+    let paths = build_with_options(
+        &plan,
+        RunSettings::default(),
+        &AttachPoints::default(),
+        &PathOptions::default(),
+    );
     let paths = paths.map_err(|why| why.to_string())?;
     let before = sys::clock::process_cpu_ns();
     let outcome = go(paths, StopConditions::default()).map_err(|why| why.to_string())?;
@@ -173,7 +177,7 @@ fn run_crossing(scales: bool) -> f64 {
     };
     let Some(reader) = readers.pop() else { return 0.0 };
     let writer = if scales {
-        writer.scaling(ScalingParameters::for_pointers(16 << 10, 256 << 10))
+        writer.with_scaling(ScalingParameters::for_pointers(16 << 10, 256 << 10))
     } else {
         writer
     };
@@ -194,8 +198,8 @@ fn write_all(mut writer: CrossingWriter, doorbell: &Doorbell) {
         {
             rest = &rest[pushed.put..];
             if !writer.grow() {
-                writer.signal();
-                doorbell.wait_until(0, || writer.room(1).is_ok_and(|room| room > 0));
+                writer.wake_readers();
+                doorbell.wait_until(0, || writer.free_entries(1).is_ok_and(|room| room > 0));
             }
         }
     }

@@ -34,7 +34,7 @@ const FRAMES_PER_SAMPLE: usize = 25_000;
 const WARM_UP_FRAMES: usize = 2_000;
 
 /// The candidates, each with its row, its name and its request.
-const REQUESTS: [(&str, &str, &str); 8] = [
+const CANDIDATE_REQUESTS: [(&str, &str, &str); 8] = [
     ("count", SOCKET_CANDIDATE, "rx@thread0 server0 ring=128M | count"),
     ("count", RING_CANDIDATE, "rx server0 ring=128M | count@thread0"),
     ("count", FLOW_CANDIDATE, "rx server0 take \"udp port 53\" ring=128M | count@thread0"),
@@ -72,10 +72,10 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         let mut floods = FloodPair::new(length, 1, ReceivingHost::Ignores)?;
         add_second_pair(&floods.observed.pair);
         let mut sentinels = Vec::new();
-        let mut taken: Vec<Vec<TakeSample>> = vec![Vec::new(); REQUESTS.len()];
+        let mut taken: Vec<Vec<TakeSample>> = vec![Vec::new(); CANDIDATE_REQUESTS.len()];
         for round in 0..=options.rounds {
             sentinels.push(CacheRoundTrip::measure());
-            for ((.., line), samples) in REQUESTS.iter().zip(&mut taken) {
+            for ((.., line), samples) in CANDIDATE_REQUESTS.iter().zip(&mut taken) {
                 let sample = measure_request(&mut floods, &folder, line)?;
                 // The first round is a warm-up.
                 if round > 0 {
@@ -144,7 +144,8 @@ fn result_rows(length: &str, taken: &[Vec<TakeSample>], sentinel_ns: f64) -> Vec
     let mut all = Vec::new();
     for subject in ["count", "hand on"] {
         let of = |value: &dyn Fn(&TakeSample) -> f64| -> Vec<Samples> {
-            let these = REQUESTS.iter().zip(taken).filter(|((row, ..), _)| *row == subject);
+            let these =
+                CANDIDATE_REQUESTS.iter().zip(taken).filter(|((row, ..), _)| *row == subject);
             let values = |samples: &[TakeSample]| samples.iter().map(value).collect();
             these.map(|((_, name, _), samples)| Samples { name, values: values(samples) }).collect()
         };

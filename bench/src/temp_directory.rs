@@ -27,9 +27,9 @@ impl TempDirectory {
 
     /// Creates a directory in `base`, after removing the directories of processes that have exited.
     pub(crate) fn new_in(base: &Path, bench: &str) -> io::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        remove_stale(base)?;
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
+        remove_stale_directories(base)?;
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("{bench}-{}-{number}", std::process::id());
         let made = base.join(format!("{UNLOCKED_DIRECTORY_PREFIX}{name}"));
         std::fs::create_dir(&made)?;
@@ -49,7 +49,7 @@ impl Drop for TempDirectory {
 }
 
 /// Removes the temporary directories of processes that have exited.
-fn remove_stale(base: &Path) -> io::Result<()> {
+fn remove_stale_directories(base: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(base)? {
         let entry = entry?;
         if !entry.file_name().as_encoded_bytes().starts_with(LOCKED_DIRECTORY_PREFIX.as_bytes()) {

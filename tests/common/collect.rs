@@ -4,7 +4,7 @@
 //! blocks are stored per thread, and the test fetches them after the request.
 
 use crate::request::PlannedRequest;
-use engine::run::Outcome;
+use engine::run::RunOutcome;
 use filter::prelude::*;
 use std::cell::RefCell;
 use wire::LinkType;
@@ -84,7 +84,7 @@ impl LaneFilter for CollectFilter {
 /// error of opening the source. Panics if the ledger does not balance.
 pub(crate) fn run_and_collect(
     line: &PlannedRequest,
-) -> Result<(Vec<CollectedBlock>, Outcome), String> {
+) -> Result<(Vec<CollectedBlock>, RunOutcome), String> {
     COLLECTED_BLOCKS.take();
     let outcome = line.run_sequential().map_err(|error| error.to_string())?;
     assert_eq!(outcome.ledger.imbalances(), [], "{}", line.text);

@@ -4,11 +4,11 @@
 //! Input: a request, and test filters that take precedence over those of the catalog. Output: the
 //! outcomes; this module asserts nothing about them.
 
-use engine::build::{BuildError, BuiltPath, PathOptions, Settings, build, build_with};
-use engine::kernel::point::AttachPoints;
-use engine::live::Live;
+use engine::build::{BuildError, BuiltPath, PathOptions, RunSettings, build, build_with_options};
+use engine::kernel::shared_attach_point::AttachPoints;
+use engine::live::PathHandle;
 use engine::path::AdaptationSettings;
-use engine::run::{Outcome, StopConditions, run, run_in_calling_thread};
+use engine::run::{RunOutcome, StopConditions, run, run_in_calling_thread};
 use filter::Description;
 use pipeline::Registry;
 use pipeline::plan::{Machine, Plan, plan};
@@ -51,12 +51,12 @@ impl PlannedRequest {
     }
 
     /// Runs the request in the calling thread, with one space after the other.
-    pub(crate) fn run_sequential(&self) -> Result<Outcome, BuildError> {
-        Ok(run_in_calling_thread(self.build(Settings::default())?))
+    pub(crate) fn run_sequential(&self) -> Result<RunOutcome, BuildError> {
+        Ok(run_in_calling_thread(self.build(RunSettings::default())?))
     }
 
     /// Runs the request with a thread for each space.
-    pub(crate) fn run_threaded(&self, settings: Settings) -> Outcome {
+    pub(crate) fn run_threaded(&self, settings: RunSettings) -> RunOutcome {
         let paths = self.build(settings);
         let paths = paths.unwrap_or_else(|error| panic!("{}: {error}", self.text));
         run(paths, StopConditions::default()).expect("threads")
@@ -64,27 +64,32 @@ impl PlannedRequest {
 
     /// Runs the request with a thread for each space, while another thread calls `work` with the
     /// running path. Returns the outcome of the request, and the result of `work`.
-    pub(crate) fn run_beside<T: Send>(
+    pub(crate) fn run_concurrently_with<T: Send>(
         &self,
-        settings: Settings,
-        work: impl FnOnce(&Live) -> T + Send,
-    ) -> (Outcome, T) {
+        settings: RunSettings,
+        work: impl FnOnce(&PathHandle) -> T + Send,
+    ) -> (RunOutcome, T) {
         let paths = self.build(settings).unwrap_or_else(|error| panic!("{}: {error}", self.text));
         run_with_live_path(paths, work)
     }
 
-    /// Like [`PlannedRequest::run_beside`], but the path makes the automatic changes that the
-    /// request permits.
+    /// Like [`PlannedRequest::run_concurrently_with`], but the path makes the automatic changes
+    /// that the request permits.
     pub(crate) fn run_adapting<T: Send>(
         &self,
         machine: &Machine,
-        work: impl FnOnce(&Live) -> T + Send,
-    ) -> (Outcome, T) {
+        work: impl FnOnce(&PathHandle) -> T + Send,
+    ) -> (RunOutcome, T) {
         let extras = PathOptions {
             adaptation: AdaptationSettings::permitted_by(&self.plan, machine),
             ..Default::default()
         };
-        let built = build_with(&self.plan, Settings::default(), &AttachPoints::default(), &extras);
+        let built = build_with_options(
+            &self.plan,
+            RunSettings::default(),
+            &AttachPoints::default(),
+            &extras,
+        );
         run_with_live_path(built.unwrap_or_else(|error| panic!("{}: {error}", self.text)), work)
     }
 
@@ -98,15 +103,15 @@ impl PlannedRequest {
         self.plan.spaces.len()
     }
 
-    fn build(&self, settings: Settings) -> Result<Vec<BuiltPath>, BuildError> {
+    fn build(&self, settings: RunSettings) -> Result<Vec<BuiltPath>, BuildError> {
         build(&self.plan, settings)
     }
 }
 
 fn run_with_live_path<T: Send>(
     paths: Vec<BuiltPath>,
-    work: impl FnOnce(&Live) -> T + Send,
-) -> (Outcome, T) {
+    work: impl FnOnce(&PathHandle) -> T + Send,
+) -> (RunOutcome, T) {
     let live = paths[0].live();
     std::thread::scope(|scope| {
         let beside = scope.spawn(|| work(&live));
@@ -133,8 +138,8 @@ impl Registry for ExtendedCatalog {
         engine::registry::MachineRegistry::Local.find_source(name)
     }
 
-    fn endpoint(&self, entry: &Description) -> &'static filter::EndpointFacts {
-        engine::registry::MachineRegistry::Local.endpoint(entry)
+    fn endpoint_facts(&self, entry: &Description) -> &'static filter::EndpointFacts {
+        engine::registry::MachineRegistry::Local.endpoint_facts(entry)
     }
 
     fn names(&self) -> Vec<&'static str> {
@@ -145,7 +150,7 @@ impl Registry for ExtendedCatalog {
         vec!["kernel", "thread*"]
     }
 
-    fn keys(&self) -> Option<std::sync::Arc<dyn filter::KeyReader>> {
-        engine::registry::MachineRegistry::Local.keys()
+    fn key_reader(&self) -> Option<std::sync::Arc<dyn filter::KeyReader>> {
+        engine::registry::MachineRegistry::Local.key_reader()
     }
 }

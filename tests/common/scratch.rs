@@ -11,8 +11,8 @@ impl Scratch {
     /// Creates an empty directory in `/dev/shm` or, if that does not exist, in the directory for
     /// temporary files.
     pub(crate) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_DIRECTORY_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_DIRECTORY_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-tests-{}-{number}", std::process::id());
         let memory = PathBuf::from("/dev/shm");
         let place = if memory.is_dir() { memory } else { std::env::temp_dir() };

@@ -3,7 +3,7 @@
 
 use crate::catalog;
 use crate::examination::{ExpectedPackets, examine_request, format_failure};
-use crate::mutate::{Mutation, MutationCounts, capture_mutations};
+use crate::mutation::{Mutation, MutationCounts, capture_mutations};
 use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
 use std::path::{Path, PathBuf};
@@ -243,7 +243,7 @@ impl RequestCost {
         work: &SweepProgress<'_>,
         now: &Mutex<String>,
     ) -> Self {
-        let header = wire::capture::write::file_header(LinkType::ETHERNET);
+        let header = wire::capture::write::encode_file_header(LinkType::ETHERNET);
         let nothing = ExpectedPackets::read(&header);
         std::fs::write(scratch.path(CAPTURE_FILE_NAME), header).expect("a file");
         *now.lock().unwrap_or_else(PoisonError::into_inner) = format!("it hangs: {}", line.text);

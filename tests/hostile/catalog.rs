@@ -69,7 +69,7 @@ pub(crate) fn stdout_sink_requests(capture: &Path) -> Vec<String> {
 }
 
 /// Returns a filter or sink with the arguments of its example.
-pub(crate) fn example_node(d: &Description) -> FilterTerm {
+pub(crate) fn example_term(d: &Description) -> FilterTerm {
     let (request, mistakes) = pipeline::parse(d.example);
     assert!(mistakes.is_empty(), "the example of `{}`: {mistakes:?}", d.name);
     let found = request.pipelines.iter().find_map(|term| find_filter_term(term, d.name));
@@ -176,7 +176,7 @@ fn sink_requests(
 /// Returns uses of the filter for requests: one with the arguments of the filter's example, and one
 /// for each keyword of each parameter.
 fn filter_variants(d: &Description) -> Vec<String> {
-    let node = example_node(d);
+    let node = example_term(d);
     let needed = |key: &str| d.parameter(key).is_some_and(|p| p.default.is_none() && !p.optional);
     let stays = |key: Option<&str>| key.is_none_or(needed);
     let arguments = node.arguments.iter();
@@ -206,7 +206,7 @@ fn argument_variants(d: &Description) -> Vec<String> {
 }
 
 fn example_text(d: &Description) -> String {
-    example_node(d).to_string()
+    example_term(d).to_string()
 }
 
 fn output_form(d: &Description, form: Form) -> Form {

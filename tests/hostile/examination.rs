@@ -1,11 +1,11 @@
 //! Examination of one request: runs it over a possibly mutated capture, and checks the invariants
 //! of its outcome.
 
-use crate::mutate::Mutation;
+use crate::mutation::Mutation;
 use crate::request::PlannedRequest;
 use endpoint::SourceCounters;
 use engine::build::BuildError;
-use engine::run::Outcome;
+use engine::run::RunOutcome;
 use runtime::failure::{FailureCause, PathFailure};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -71,7 +71,7 @@ fn check_broken_header_refusal(why: &str, expected: &ExpectedPackets) -> Result<
 }
 
 fn check_outcome(
-    outcome: &Outcome,
+    outcome: &RunOutcome,
     replays: bool,
     expected: &ExpectedPackets,
 ) -> Result<(), String> {

@@ -4,12 +4,12 @@
 //!
 //! For any input, only a body's own assertions may panic, and no input may take longer than 100 ms.
 
-use bodies::FuzzBody;
+use fuzz_target::FuzzTarget;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use testkit::Random;
 
-mod bodies;
 mod frames;
+mod fuzz_target;
 mod http;
 mod messages;
 mod programs;
@@ -20,29 +20,29 @@ const NS_PER_INPUT_MAX: u64 = 100_000_000;
 /// Factor by which the time limit grows in a debug build.
 const DEBUG_SLOWDOWN: u64 = if cfg!(debug_assertions) { 5 } else { 1 };
 /// Maximum length of random inputs in bytes.
-const LENGTH_MAX: usize = 2048;
+const INPUT_LENGTH_MAX: usize = 2048;
 
 /// All fuzz bodies that the smoke test calls.
-const FUZZ_BODIES: &[FuzzBody] = &[
-    bodies::PARSER_FUZZ_BODY,
-    bodies::PLANNER_FUZZ_BODY,
-    programs::EXPRESSION_FUZZ_BODY,
-    programs::CLASSIC_BPF_FUZZ_BODY,
-    programs::INTERPRETER_FUZZ_BODY,
-    frames::CAPTURE_FUZZ_BODY,
-    frames::DISSECTION_FUZZ_BODY,
-    frames::FILTERS_FUZZ_BODY,
-    http::HEAD_FUZZ_BODY,
-    http::CONNECTION_FUZZ_BODY,
-    messages::DNS_FUZZ_BODY,
-    messages::HELLO_FUZZ_BODY,
-    bodies::POINTER_FUZZ_BODY,
-    records::RECORD_FUZZ_BODY,
+const FUZZ_TARGETS: &[FuzzTarget] = &[
+    fuzz_target::PARSER_FUZZ_TARGET,
+    fuzz_target::PLANNER_FUZZ_TARGET,
+    programs::EXPRESSION_FUZZ_TARGET,
+    programs::CLASSIC_BPF_FUZZ_TARGET,
+    programs::INTERPRETER_FUZZ_TARGET,
+    frames::CAPTURE_FUZZ_TARGET,
+    frames::DISSECTION_FUZZ_TARGET,
+    frames::FILTERS_FUZZ_TARGET,
+    http::HEAD_FUZZ_TARGET,
+    http::CONNECTION_FUZZ_TARGET,
+    messages::DNS_FUZZ_TARGET,
+    messages::HELLO_FUZZ_TARGET,
+    fuzz_target::POINTER_FUZZ_TARGET,
+    records::RECORD_FUZZ_TARGET,
 ];
 
 /// A fuzz body that panics for one in eight random inputs: those whose first byte is 3 modulo 8. A
 /// smoke run that does not find the panic is broken.
-const RANDOM_INPUT_CANARY_BODY: FuzzBody = FuzzBody {
+const RANDOM_INPUT_CANARY: FuzzTarget = FuzzTarget {
     name: "canary",
     corpus: Vec::new,
     rounds: 1000,
@@ -50,7 +50,7 @@ const RANDOM_INPUT_CANARY_BODY: FuzzBody = FuzzBody {
 };
 
 /// A fuzz body that panics on an input of its corpus. A smoke run must find the panic.
-const CORPUS_INPUT_CANARY: FuzzBody = FuzzBody {
+const CORPUS_INPUT_CANARY: FuzzTarget = FuzzTarget {
     name: "corpus canary",
     corpus: || vec![b"harmless".to_vec(), b"not this".to_vec()],
     rounds: 0,
@@ -58,7 +58,7 @@ const CORPUS_INPUT_CANARY: FuzzBody = FuzzBody {
 };
 
 /// A fuzz body that exceeds the time limit. A smoke run must report it.
-const SLOW_FUZZ_BODY: FuzzBody = FuzzBody {
+const SLOW_FUZZ_TARGET: FuzzTarget = FuzzTarget {
     name: "slug",
     corpus: || vec![vec![0]],
     rounds: 0,
@@ -69,9 +69,9 @@ const SLOW_FUZZ_BODY: FuzzBody = FuzzBody {
 };
 
 #[test]
-fn fuzz_bodies_pass_a_smoke_run() {
+fn fuzz_targets_pass_a_smoke_run() {
     let mut random = Random::with_replayable_seed();
-    for body in FUZZ_BODIES {
+    for body in FUZZ_TARGETS {
         let begin = sys::clock::thread_cpu_ns();
         let inputs = run_fuzz_smoke_test(body, &mut random).unwrap_or_else(|why| panic!("{why}"));
         let spent = (sys::clock::thread_cpu_ns() - begin) / 1_000_000;
@@ -83,9 +83,9 @@ fn fuzz_bodies_pass_a_smoke_run() {
 fn fuzz_smoke_finds_a_planted_bug() {
     let mut random = Random::with_replayable_seed();
     for (body, message) in [
-        (&RANDOM_INPUT_CANARY_BODY, "the canary sang"),
+        (&RANDOM_INPUT_CANARY, "the canary sang"),
         (&CORPUS_INPUT_CANARY, "6e 6f 74 20 74 68 69 73"),
-        (&SLOW_FUZZ_BODY, "ms for one input"),
+        (&SLOW_FUZZ_TARGET, "ms for one input"),
     ] {
         let why = run_fuzz_smoke_test(body, &mut random).expect_err(body.name);
         assert!(why.contains(message) && why.contains(body.name), "{why}");
@@ -95,27 +95,27 @@ fn fuzz_smoke_finds_a_planted_bug() {
 /// Calls a body with its corpus, then with random and mutated bytes. The environment variable
 /// `ROUNDS` multiplies the number of random inputs. Returns the number of inputs, or a description
 /// of the first failure.
-fn run_fuzz_smoke_test(body: &FuzzBody, random: &mut Random) -> Result<usize, String> {
+fn run_fuzz_smoke_test(body: &FuzzTarget, random: &mut Random) -> Result<usize, String> {
     let corpus = (body.corpus)();
     let factor = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let rounds = body.rounds * factor;
     for input in &corpus {
-        run_body(body, input)?;
+        run_target(body, input)?;
     }
     for round in 0..rounds {
         let input = match corpus.as_slice() {
             [_, ..] if round % 4 != 0 => mutate_inputs(&corpus, random),
             _ => {
-                let length = random.within(0..LENGTH_MAX);
+                let length = random.within(0..INPUT_LENGTH_MAX);
                 random.bytes(length)
             }
         };
-        run_body(body, &input)?;
+        run_target(body, &input)?;
     }
     Ok(corpus.len() + rounds)
 }
 
-fn run_body(body: &FuzzBody, input: &[u8]) -> Result<(), String> {
+fn run_target(body: &FuzzTarget, input: &[u8]) -> Result<(), String> {
     let hex = || input.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
     let mut spent = 0;
     // Repeats a slow run, since the machine may be busy.
@@ -161,7 +161,7 @@ fn mutate_inputs(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
         }
     }
     let longest = corpus.iter().map(Vec::len).max().unwrap_or(0);
-    bytes.truncate(longest.max(LENGTH_MAX));
+    bytes.truncate(longest.max(INPUT_LENGTH_MAX));
     bytes
 }
 

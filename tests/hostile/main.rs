@@ -18,6 +18,6 @@ mod scratch;
 mod captures;
 mod catalog;
 mod examination;
+mod forged_state;
 mod fuzz;
-mod mutate;
-mod state;
+mod mutation;

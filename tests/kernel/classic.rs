@@ -8,13 +8,13 @@
 
 use super::judge::{KernelJudge, run_without_perfmon};
 use cases::{all_frames, case_folder};
-use ebpf::classic::insn::{ANCILLARY, code};
+use ebpf::classic::insn::{ANCILLARY_OFFSET, code};
 use ebpf::classic::{ClassicProgram, LinkType, Options, compile};
 use ebpf::emit::Target;
-use ebpf::exam::{self, ExamTotals, Interpreter};
+use ebpf::exam::{self, ExamTotals, InterpreterJudge};
 use ebpf::interpret::Packet;
 use frames::{Frame, Random};
-use programs::{EXPRESSIONS, programs, random_program};
+use programs::{EXPRESSIONS, random_program, read_corpus_programs};
 use testkit::need;
 use translated::{ClassicJudge, TARGETS, captured_and_random_frames, emit_classic};
 
@@ -47,17 +47,18 @@ fn compare_judges(
 ) -> ExamTotals {
     let made = emit_classic(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
     let (mut classic, mut interpreter) =
-        (ClassicJudge(program, target.hook), Interpreter::new(&made));
+        (ClassicJudge(program, target.hook), InterpreterJudge::new(&made));
     let load = || KernelJudge::load(&made, "expression");
     let mut kernel = if target.hardened { run_without_perfmon(load) } else { load() };
     let packets = frames.iter().map(|frame| Packet::new(frame));
-    exam::compare(&mut [&mut classic, &mut interpreter, &mut kernel], packets).unwrap_or_else(|e| {
-        panic!("{name} for {target:?}: {e}\n{program}\n{}", ebpf::disasm::list_program(&made))
-    })
+    exam::compare_judges(&mut [&mut classic, &mut interpreter, &mut kernel], packets)
+        .unwrap_or_else(|e| {
+            panic!("{name} for {target:?}: {e}\n{program}\n{}", ebpf::disasm::list_program(&made))
+        })
 }
 
-/// Compares the results of all programs, each on frames that are generated for it. The programs are
-/// translated for the targets in rotation.
+/// Runs each classic program and its translation on frames generated for it, and requires equal
+/// results. The programs are translated for the targets in rotation.
 fn compare_programs(
     test: &str,
     all: &[(String, ClassicProgram)],
@@ -93,7 +94,7 @@ fn compare_programs(
 /// Returns true if the program loads metadata of the socket buffer.
 fn reads_socket_metadata(program: &ClassicProgram) -> bool {
     let mut loads = program.instructions().iter();
-    loads.any(|i| i.code & 0xe7 == code::LD | code::ABS && i.k >= ANCILLARY)
+    loads.any(|i| i.code & 0xe7 == code::LD | code::ABS && i.k >= ANCILLARY_OFFSET)
 }
 
 #[test]
@@ -103,7 +104,7 @@ fn corpus_libpcap_programs_match_the_kernel() {
     let Some(folder) = case_folder(test) else { return };
     let captured = all_frames(&folder).into_iter().filter(|(link, _)| *link == LinkType::EN10MB);
     let captured: Vec<Frame> = captured.map(|(_, frame)| frame).collect();
-    compare_programs(test, &programs(&folder), &captured, 40);
+    compare_programs(test, &read_corpus_programs(&folder), &captured, 40);
 }
 
 #[test]

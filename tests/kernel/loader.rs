@@ -111,9 +111,15 @@ fn o9_thousand_program_loads_leak_no_object() {
             made.extend(maps);
             // Attaching takes 10 ms.
             let link = (round % 20 == 0).then(|| match target.hook {
-                Hook::Xdp => Link::xdp(&loaded, index, XdpMode::Native).unwrap(),
-                _ => Link::tcx(&loaded, index, TrafficDirection::Egress, ChainPosition::Head, None)
-                    .unwrap(),
+                Hook::Xdp => Link::attach_xdp(&loaded, index, XdpMode::Native).unwrap(),
+                _ => Link::attach_tcx(
+                    &loaded,
+                    index,
+                    TrafficDirection::Egress,
+                    ChainPosition::Head,
+                    None,
+                )
+                .unwrap(),
             });
             made.extend(link.map(|link| (ObjectKind::Links, link.info().unwrap().id)));
         }
@@ -131,7 +137,7 @@ fn o9_thousand_program_loads_leak_no_object() {
         };
         made.iter().all(gone)
     });
-    let named = bpf::programs().unwrap();
+    let named = bpf::list_programs().unwrap();
     let left: Vec<_> = named.iter().filter(|(_, theirs)| name.starts_with(&**theirs)).collect();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -30,7 +30,7 @@ mod verifier_log;
 use corpus::boundaries::{boundary_frames, ethernet_bytes, looks_like_pending_checksum};
 use ebpf::Hook;
 use ebpf::emit::Target;
-use ebpf::exam::{self, ExamTotals, Interpreter};
+use ebpf::exam::{self, ExamTotals, InterpreterJudge};
 use ebpf::interpret::Packet;
 use filter::testing::Frame;
 use filter::testing::twins::{
@@ -61,14 +61,14 @@ fn compare_judges<'a>(
 ) -> Option<ExamTotals> {
     let program = try_emit_program(chain, target)?;
     let (mut user, mut interpreter) =
-        (ReferenceChain::new(chain, &program), Interpreter::new(&program));
+        (ReferenceChain::new(chain, &program), InterpreterJudge::new(&program));
     let mut kernel = KernelJudge::load(&program, "chain");
     // Stateful filters must all receive the same packets.
     let keeps = program.maps.iter().any(|map| map.state_of.is_some());
     let packets =
         packets.into_iter().filter_map(|packet| exam::packet_at_hook(&packet, target.hook));
     let packets = packets.filter(|p| !keeps || !is_refused(target.hook, p.bytes));
-    let sat = exam::compare(&mut [&mut user, &mut interpreter, &mut kernel], packets);
+    let sat = exam::compare_judges(&mut [&mut user, &mut interpreter, &mut kernel], packets);
     Some(sat.unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request_text(chain))))
 }
 

@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
 use sys::packet::{
-    Instruction, PacketRing, PacketRingParameters, PacketSender, PacketSocket, QdiscMode,
+    ClassicBpfInstruction, PacketRing, PacketRingParameters, PacketSender, PacketSocket, QdiscMode,
 };
 use testkit::net::{
     CLIENT_DEVICE, DevicePairSettings, Namespace, NamespacePair, SERVER_DEVICE, wait_until,
@@ -80,10 +80,10 @@ fn open_filtered_packet_ring(
     space: &Namespace,
     device: &str,
 ) -> PacketRing {
-    let instructions: Vec<Instruction> =
+    let instructions: Vec<ClassicBpfInstruction> =
         filter.instructions().iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect();
     let socket = space.run_in_network_namespace(PacketSocket::open).expect("a packet socket");
-    if let Err(error) = socket.attach(&instructions) {
+    if let Err(error) = socket.attach_filter(&instructions) {
         panic!("{error}: {} instructions\n{filter}", instructions.len());
     }
     let ring = socket.into_ring(SMALL_RING).expect("a small ring");
@@ -177,7 +177,7 @@ fn h9_socket_filter_passes_the_frames_bpf_accepts() {
     let mut report = String::new();
     let (mut some, mut wrong) = (0, 0);
     for ((text, asked), rings) in texts.iter().zip(&asked).zip(&sockets) {
-        let program = bpf::program(asked, wire::LinkType::ETHERNET.0).expect("a program");
+        let program = bpf::compile_program(asked, wire::LinkType::ETHERNET.0).expect("a program");
         let accepts =
             |frame: &&Vec<u8>| program.run(frame, frame.len() as u32, &ClassicMetadata::EMPTY) > 0;
         let wanted = frames.iter().filter(accepts).count() as u64;
@@ -200,7 +200,7 @@ fn loopback_frames_arrive_once_at_a_packet_socket() {
             .map(|asked| open_filtered_packet_ring(&bpf::socket_filter(way, asked).0, &space, "lo"))
     });
     let udp = Frame::ethernet().ipv4("127.0.0.1", "127.0.0.1").udp(1, 2, b"to myself");
-    let other = Frame::ethernet().ethertype(0x88b5, &[0; 60]);
+    let other = Frame::ethernet().link_payload(0x88b5, &[0; 60]);
     let frames: Vec<Vec<u8>> = (0..20).flat_map(|_| [udp.clone(), other.clone()]).collect();
     send_frames(&space, "lo", &frames);
     let found = || rings.each_ref().map(|both| both.each_ref().map(frames_counted));

@@ -14,13 +14,13 @@ use testkit::need;
 
 /// Loads a program together with the lines of the request from which its instructions were
 /// generated. If the program is rejected, fails with the verifier's log.
-fn load(program: &Program) -> Result<Loaded, String> {
+fn load_with_source_lines(program: &Program) -> Result<Loaded, String> {
     let mut types = BtfBuilder::new();
     let int = types.add_int("int", 4);
     let main = types.add_function("request", int, &[("ctx", int)]);
     let file = types.add_string("request");
     let lines: Vec<LineInfo> = program
-        .lines()
+        .btf_line_info()
         .iter()
         .map(|(from, number, text)| LineInfo {
             instruction: u32::try_from(*from).unwrap_or(u32::MAX),
@@ -54,13 +54,13 @@ fn verifier_log_names_the_refused_filter() {
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
         let code = program.relocate(&descriptors).unwrap();
         let mut program = Program { code, ..program };
-        load(&program).unwrap_or_else(|log| panic!("{log}"));
+        load_with_source_lines(&program).unwrap_or_else(|log| panic!("{log}"));
         let at = first_instruction(&program, 1);
         let text = format!("; {} @", program.filter_at(at).unwrap().filter);
         // Some begin with a two-slot instruction.
         let slots = 1 + usize::from(program.code[at].is_load_imm64());
         program.code[at..at + slots].fill(Insn::mov(R0, R9));
-        let log = load(&program).expect_err("r9 holds nothing");
+        let log = load_with_source_lines(&program).expect_err("r9 holds nothing");
         assert!(log.contains("R9 !read_ok") && log.contains(&text), "{text}: {log}");
         tried += 1;
     }

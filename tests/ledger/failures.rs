@@ -5,16 +5,16 @@ use crate::probes::{
 };
 use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
-use engine::build::Settings;
-use engine::run::Outcome;
+use engine::build::RunSettings;
+use engine::run::RunOutcome;
 use runtime::failure::FailureCause;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::Path;
 use std::process::Command;
 
-fn run(text: &str) -> Outcome {
+fn run_failing_request(text: &str) -> RunOutcome {
     let outcome =
-        PlannedRequest::with_filters(text, PROBE_FILTERS).run_threaded(Settings::default());
+        PlannedRequest::with_filters(text, PROBE_FILTERS).run_threaded(RunSettings::default());
     assert_eq!(outcome.failures.len(), 1, "{text}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     outcome
@@ -22,7 +22,7 @@ fn run(text: &str) -> Outcome {
 
 /// Asserts that the numbers that arrived begin at 0 and are in order without a gap, and that all
 /// other sent numbers are reported as missing. Returns the number of blocks that arrived.
-fn assert_prefix_arrived(outcome: &Outcome, file: &Path) -> u64 {
+fn assert_prefix_arrived(outcome: &RunOutcome, file: &Path) -> u64 {
     let arrived = captured_frame_numbers(file);
     assert!(arrived.iter().copied().eq(0..arrived.len() as u64), "in order, without a gap");
     let arrived = arrived.len() as u64;
@@ -32,7 +32,9 @@ fn assert_prefix_arrived(outcome: &Outcome, file: &Path) -> u64 {
 
 #[test]
 fn full_device_counts_unwritten_blocks_as_lost() {
-    let outcome = run("generate count=20000 size=300 seq=yes | count@thread0 | pcap /dev/full");
+    let outcome = run_failing_request(
+        "generate count=20000 size=300 seq=yes | count@thread0 | pcap /dev/full",
+    );
     assert!(blocks_sent(&outcome) > 0);
     assert_eq!(blocks_sent(&outcome), missing_block_count(&outcome), "nothing arrived");
 }
@@ -46,7 +48,7 @@ fn panicking_filter_counts_blocks_after_it_as_lost() {
             "generate@thread0 count=20000 seq=yes | watch | breaks{pin} | count | pcap '{}'",
             file.display()
         );
-        let outcome = run(&text);
+        let outcome = run_failing_request(&text);
         let arrived = assert_prefix_arrived(&outcome, &file);
         assert!(arrived <= PANICKING_BLOCK, "{text}: {arrived}");
         let FailureCause::Panic { block: Some(block), .. } = &outcome.failures[0].cause else {
@@ -68,7 +70,7 @@ fn child_process_writes_beyond_file_size_limit() {
     let file = scratch.path("some.pcap");
     let text =
         format!("generate count=40000 size=1500 seq=yes | watch | pcap '{}'", file.display());
-    let outcome = run(&text);
+    let outcome = run_failing_request(&text);
     let message = outcome.failures[0].to_string();
     assert!(message.contains("some.pcap"), "{message}");
     let arrived = assert_prefix_arrived(&outcome, &file);

@@ -7,9 +7,9 @@
 #[expect(dead_code, reason = "other tests use the rest")]
 mod request;
 
-use engine::build::{BuiltPath, PathOptions, Settings, build_with};
-use engine::kernel::point::AttachPoints;
-use engine::live::Live;
+use engine::build::{BuiltPath, PathOptions, RunSettings, build_with_options};
+use engine::kernel::shared_attach_point::AttachPoints;
+use engine::live::PathHandle;
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
 use request::PlannedRequest;
@@ -17,7 +17,7 @@ use runtime::ledger::{EdgeKind, LedgerImbalance};
 use std::process::Command;
 use sys::packet::{PacketSender, QdiscMode};
 use testkit::net::{
-    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, counters, wait_until,
+    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, device_counters, wait_until,
 };
 use testkit::{Frame, need};
 
@@ -25,7 +25,7 @@ use testkit::{Frame, need};
 const LOST_EDGE_VARIABLE: &str = "STREAMLINE_LOSE";
 
 /// A request whose edges are calls, a back edge and a ring.
-const RING_AND_CYCLE: &str = "generate@thread0 count=5000 seq=yes \
+const RING_AND_CYCLE_REQUEST: &str = "generate@thread0 count=5000 seq=yes \
                     | dport@thread0 --name=X |9 (inspect@thread0 | dport --name=X) + count@thread1";
 
 /// A request with a filter of three replicas.
@@ -41,9 +41,9 @@ fn child_process_loses_one_block() {
     let copies = [EdgeKind::Dispatch, EdgeKind::Join];
     let (text, kinds) = match copies.iter().any(|kind| kind.name() == lost) {
         true => (REPLICATED_REQUEST, copies.to_vec()),
-        false => (RING_AND_CYCLE, vec![EdgeKind::Call, EdgeKind::Ring, EdgeKind::Back]),
+        false => (RING_AND_CYCLE_REQUEST, vec![EdgeKind::Call, EdgeKind::Ring, EdgeKind::Back]),
     };
-    let outcome = PlannedRequest::new(text).run_threaded(Settings::default());
+    let outcome = PlannedRequest::new(text).run_threaded(RunSettings::default());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     let present = |kind| outcome.ledger.edges.iter().any(|edge| edge.kind == kind);
     assert!(kinds.into_iter().all(present), "all kinds of edges are in the line");
@@ -79,15 +79,20 @@ fn child_process_loses_blocks_after_the_kernel() {
     let paths = pair.server.run_in_network_namespace(|| {
         let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
-        let plan =
-            pipeline::plan::plan(graph, &MachineRegistry::Local, &engine::machine::inspect())
-                .expect("a plan");
+        let plan = pipeline::plan::plan(
+            graph,
+            &MachineRegistry::Local,
+            &engine::machine::inspect_machine(),
+        )
+        .expect("a plan");
         assert!(!plan.programs.is_empty(), "{plan:?}");
-        build_with(&plan, Settings::default(), &points, &PathOptions::default()).expect("paths")
+        build_with_options(&plan, RunSettings::default(), &points, &PathOptions::default())
+            .expect("paths")
     });
-    let lives: Vec<Live> = paths.iter().map(BuiltPath::live).collect();
+    let lives: Vec<PathHandle> = paths.iter().map(BuiltPath::live).collect();
     let thread = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
-    let came = || counters(&pair.server, SERVER_DEVICE).expect("the device is there").received;
+    let came =
+        || device_counters(&pair.server, SERVER_DEVICE).expect("the device is there").received;
     let before = came();
     let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(4000, 53, &[7; 30]);
     let mut rest = vec![frame.as_slice(); usize::try_from(FRAMES).expect("few")];
@@ -102,7 +107,7 @@ fn child_process_loses_blocks_after_the_kernel() {
         });
     });
     wait_until("they have come", || came() >= before + FRAMES);
-    lives.iter().for_each(Live::stop);
+    lives.iter().for_each(PathHandle::stop);
     let outcome = thread.join().expect("a run");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     let put: u64 = outcome.ledger.edges.iter().map(|edge| edge.put.blocks).max().unwrap_or(0);

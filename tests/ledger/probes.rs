@@ -1,7 +1,7 @@
 //! Test filters that pass or drop blocks and report their numbers, and functions that read
 //! outcomes.
 
-use engine::run::Outcome;
+use engine::run::RunOutcome;
 use filter::prelude::*;
 use runtime::ledger::DropReason;
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,7 +76,7 @@ struct DropEveryThirdFilter(NumberCounts);
 
 impl LaneFilter for DropEveryThirdFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        for lane in lanes(batch.live()) {
+        for lane in lanes(batch.live_lanes()) {
             let number = block_number(&batch.block(lane));
             if number.is_multiple_of(3) {
                 self.0.add(number);
@@ -133,7 +133,7 @@ const HOLD_UP_TO_LIMIT: Description = Description {
 const HOLD_ALL: Description = Description {
     name: "hoard",
     kind: FilterKind::Reordering,
-    state: StateFacts::pinned("a list of its own").with_held_max(100_000),
+    state: StateFacts::pinned_to_space("a list of its own").with_held_max(100_000),
     constructor: Some(|_| Ok(Filter::stream(HoldBlocksFilter::default()))),
     ..REPORTING_PROBE
 };
@@ -184,7 +184,7 @@ impl Classify for PanicAtBlock {
 
 /// Returns the report of the test filter `probe` as counts by number. The result is empty if the
 /// filter made no report.
-pub(crate) fn reported_numbers(outcome: &Outcome, probe: &str) -> BTreeMap<u64, u64> {
+pub(crate) fn reported_numbers(outcome: &RunOutcome, probe: &str) -> BTreeMap<u64, u64> {
     let mut numbers = BTreeMap::new();
     for reported in outcome.reports.iter().filter(|reported| reported.name == probe) {
         for (number, times) in &reported.report.rows {
@@ -203,13 +203,13 @@ pub(crate) fn captured_frame_numbers(capture: &Path) -> Vec<u64> {
 }
 
 /// Returns the number of blocks from all sources.
-pub(crate) fn blocks_sent(outcome: &Outcome) -> u64 {
+pub(crate) fn blocks_sent(outcome: &RunOutcome) -> u64 {
     outcome.ledger.sources.iter().map(|(_, counters)| counters.given.blocks).sum()
 }
 
 /// Returns the number of blocks that the ledger of a request without branches reports missing: lost
 /// on edges and in filters, selected by no arc, or beyond the block limit.
-pub(crate) fn missing_block_count(outcome: &Outcome) -> u64 {
+pub(crate) fn missing_block_count(outcome: &RunOutcome) -> u64 {
     let nodes = &outcome.ledger.filters;
     let unselected: u64 = nodes.iter().map(|node| node.unselected.blocks).sum();
     let beyond = nodes.iter().flat_map(|node| &node.dropped);
@@ -218,7 +218,7 @@ pub(crate) fn missing_block_count(outcome: &Outcome) -> u64 {
 }
 
 /// Returns the number of blocks that edges dropped for this reason.
-pub(crate) fn edge_drop_count(outcome: &Outcome, reason: &str) -> u64 {
+pub(crate) fn edge_drop_count(outcome: &RunOutcome, reason: &str) -> u64 {
     let dropped = outcome.ledger.edges.iter().flat_map(|edge| &edge.dropped);
     dropped.filter(|(why, _)| why.text() == reason).map(|(_, amount)| amount.blocks).sum()
 }

@@ -6,15 +6,15 @@ use crate::probes::{
 };
 use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
-use engine::build::Settings;
-use engine::run::Outcome;
+use engine::build::RunSettings;
+use engine::run::RunOutcome;
 use std::collections::BTreeSet;
 use testkit::Random;
 
 /// Names of the test filters that drop blocks and report their numbers.
 const DROPPING_PROBES: [&str; 3] = ["third", "even", "few"];
 
-fn run(text: &str, settings: Settings) -> Outcome {
+fn run_balanced_request(text: &str, settings: RunSettings) -> RunOutcome {
     let outcome = PlannedRequest::with_filters(text, PROBE_FILTERS).run_threaded(settings);
     assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
@@ -28,7 +28,7 @@ fn assert_every_number_accounted_for(behind: &str, sent: u64) {
     let scratch = Scratch::new();
     let file = scratch.path("arrived.pcap");
     let text = format!("generate count={sent} seq=yes{behind} | pcap '{}'", file.display());
-    let outcome = run(&text, Settings::default());
+    let outcome = run_balanced_request(&text, RunSettings::default());
     let arrived = distinct_numbers(captured_frame_numbers(&file));
     let lost = distinct_numbers(
         DROPPING_PROBES.iter().flat_map(|probe| reported_numbers(&outcome, probe).into_keys()),
@@ -82,14 +82,14 @@ fn random_requests_account_for_every_number() {
 fn rings_between_the_same_spaces_are_counted_separately() {
     let text = "generate@thread0 count=9000 seq=yes \
                 | (third@thread0 | count@thread1) + (even@thread0 | inspect@thread1) + few@thread1";
-    let outcome = run(text, Settings::default());
+    let outcome = run_balanced_request(text, RunSettings::default());
     assert_eq!(blocks_sent(&outcome), 9000);
 }
 
 #[test]
 fn branched_blocks_arrive_once_per_branch() {
     let text = "generate count=9000 seq=yes | (third | count) + (even | inspect) + few | watch";
-    let outcome = run(text, Settings::default());
+    let outcome = run_balanced_request(text, RunSettings::default());
     let lost = DROPPING_PROBES.map(|probe| reported_numbers(&outcome, probe));
     let reported = reported_numbers(&outcome, "watch");
     for number in 0..9000 {
@@ -102,7 +102,7 @@ fn branched_blocks_arrive_once_per_branch() {
 #[test]
 fn a5_a13_cycle_passes_every_number_sixteen_times() {
     let text = "generate count=3000 seq=yes | dport --name=X |9 (watch | dport --name=X) + discard";
-    let outcome = run(text, Settings::default());
+    let outcome = run_balanced_request(text, RunSettings::default());
     let reported = reported_numbers(&outcome, "watch");
     assert!(reported.keys().copied().eq(0..3000));
     assert!(reported.values().all(|times| *times == 17), "once, and sixteen times around");
@@ -114,7 +114,7 @@ fn full_cycle_drops_with_a_reason() {
     // Held blocks are released at once: more batches than fit the back edge.
     let text = "generate count=30000 seq=yes | hoard \
                 | dport --name=X |9 (watch | dport --name=X) + discard";
-    let outcome = run(text, Settings::default());
+    let outcome = run_balanced_request(text, RunSettings::default());
     let reported = reported_numbers(&outcome, "watch");
     assert!(reported.keys().copied().eq(0..30_000));
     let times = |n: u64| reported.values().filter(|times| **times == n).count() as u64;
@@ -130,8 +130,8 @@ fn blocks_after_the_block_limit_are_reported_not_lost() {
         let scratch = Scratch::new();
         let file = scratch.path("some.pcap");
         let text = format!("generate seq=yes | count{space} | pcap '{}'", file.display());
-        let settings = Settings { count: Some(1234), ..Settings::default() };
-        let outcome = run(&text, settings);
+        let settings = RunSettings { count: Some(1234), ..RunSettings::default() };
+        let outcome = run_balanced_request(&text, settings);
         assert!(captured_frame_numbers(&file).into_iter().eq(0..1234), "{text}");
         assert_eq!(blocks_sent(&outcome), 1234 + missing_block_count(&outcome), "{text}");
         assert_eq!(outcome.ledger.lost_blocks(), 0, "{text}");

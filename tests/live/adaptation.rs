@@ -1,16 +1,16 @@
 //! Tests of adaptation, which moves filters between the kernel and a thread as the traffic changes.
 //! Frames for port 9 have a number; those that the filter passes must arrive once and in order.
 
-use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
+use crate::frame_sending::{parse_capture, send_all};
+use crate::numbered_frames::{FRAME_LENGTH, frame_number, numbered_frames};
 use crate::scratch::Scratch;
-use crate::send::{parse_capture, send_all};
 use crate::shared_program::quiet_pair;
-use engine::build::{PathOptions, Settings, build_with};
-use engine::kernel::point::AttachPoints;
-use engine::live::Live;
+use engine::build::{PathOptions, RunSettings, build_with_options};
+use engine::kernel::shared_attach_point::AttachPoints;
+use engine::live::PathHandle;
 use engine::path::{AdaptationSettings, RatePolicy};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, StopConditions, run};
+use engine::run::{RunOutcome, StopConditions, run};
 use pipeline::plan::{Costs, FilterCost, Machine, MovePeriod, SpaceKind, plan};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,14 +32,14 @@ const BATCH_FRAMES: u64 = 320;
 fn machine_with_assumed_costs() -> Machine {
     let mut costs = Costs { record: ASSUMED_KERNEL_EXIT_NS, ..Costs::default() };
     for filter in ["dport", "ratelimit"] {
-        costs.set_filter(FilterCost {
+        costs.set_filter_cost(FilterCost {
             filter: filter.to_owned(),
             kernel: true,
             block: ASSUMED_TWIN_NS,
             byte: 0.0,
         });
     }
-    Machine { costs, ..engine::machine::inspect() }
+    Machine { costs, ..engine::machine::inspect_machine() }
 }
 
 /// Returns [`BATCH_FRAMES`] frames, of which one in `one_of` is for port 9. Only the frames for
@@ -55,7 +55,7 @@ fn numbered_batch(from: u64, one_of: u64) -> Vec<Vec<u8>> {
 /// A running request that adapts, and the sender of its traffic.
 struct AdaptiveRun<'p> {
     pair: &'p NamespacePair,
-    live: Live,
+    live: PathHandle,
     sent: u64,
 }
 
@@ -63,7 +63,7 @@ impl AdaptiveRun<'_> {
     /// Sends batches until `holds` returns true. One in `one_of` frames of a batch is for port 9.
     /// Waits after each batch until its numbered frames have arrived. `what` describes the
     /// condition in messages.
-    fn send_until(&mut self, one_of: u64, what: &str, holds: impl Fn(&Live) -> bool) {
+    fn send_batches_until(&mut self, one_of: u64, what: &str, holds: impl Fn(&PathHandle) -> bool) {
         wait_until(what, || {
             send_all(self.pair, &numbered_batch(self.sent, one_of));
             self.sent += BATCH_FRAMES / one_of;
@@ -76,14 +76,14 @@ impl AdaptiveRun<'_> {
     }
 
     fn frames_received(&self) -> u64 {
-        let ledger = self.live.counters(OPERATION_TIMEOUT).ledger;
+        let ledger = self.live.take_snapshot(OPERATION_TIMEOUT).ledger;
         let sink = ledger.filters.iter().find(|node| node.name == "pcap");
         sink.map_or(0, |node| node.taken.blocks)
     }
 }
 
 /// Returns true if the first filter runs in the kernel.
-fn first_filter_runs_in_kernel(live: &Live) -> bool {
+fn first_filter_runs_in_kernel(live: &PathHandle) -> bool {
     let plan = live.plan().expect("a plan");
     let found = plan.graph.nodes_with_ids().nth(1);
     found.is_some_and(|(id, _)| plan.space_of(id).kind == SpaceKind::Kernel)
@@ -94,7 +94,7 @@ fn first_filter_runs_in_kernel(live: &Live) -> bool {
 fn assert_frames_arrive_in_order(
     option: &str,
     act: impl FnOnce(&mut AdaptiveRun<'_>),
-) -> Option<Outcome> {
+) -> Option<RunOutcome> {
     let (outcome, sent, numbers) = run_request(option, "dport |9", act)?;
     assert!(numbers.into_iter().eq(0..sent), "each once, in order: {:?}", outcome.adapted);
     Some(outcome)
@@ -107,7 +107,7 @@ fn run_request(
     option: &str,
     filter: &str,
     act: impl FnOnce(&mut AdaptiveRun<'_>),
-) -> Option<(Outcome, u64, Vec<u64>)> {
+) -> Option<(RunOutcome, u64, Vec<u64>)> {
     let pair = quiet_pair()?;
     let scratch = Scratch::new();
     let file = scratch.path("nine.pcap");
@@ -136,7 +136,8 @@ fn run_request(
         };
         assert_eq!(period, asked);
         let extras = PathOptions { adaptation: adapt, ..PathOptions::default() };
-        build_with(&plan, Settings::default(), &AttachPoints::default(), &extras).expect("spaces")
+        build_with_options(&plan, RunSettings::default(), &AttachPoints::default(), &extras)
+            .expect("spaces")
     });
     let live = paths[0].live();
     live.set_request_text(&text);
@@ -162,7 +163,7 @@ fn run_request(
 }
 
 /// Stops a path on drop, even if a test fails.
-struct StopOnDrop(Live);
+struct StopOnDrop(PathHandle);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
@@ -173,9 +174,11 @@ impl Drop for StopOnDrop {
 #[test]
 fn v6_o8_filter_moves_when_the_share_of_matches_changes() {
     let outcome = assert_frames_arrive_in_order("--adapt", |line| {
-        line.send_until(32, "few match: into the kernel", first_filter_runs_in_kernel);
-        line.send_until(1, "all match: out of it", |live| !first_filter_runs_in_kernel(live));
-        line.send_until(32, "few match again", first_filter_runs_in_kernel);
+        line.send_batches_until(32, "few match: into the kernel", first_filter_runs_in_kernel);
+        line.send_batches_until(1, "all match: out of it", |live| {
+            !first_filter_runs_in_kernel(live)
+        });
+        line.send_batches_until(32, "few match again", first_filter_runs_in_kernel);
     });
     let Some(outcome) = outcome else { return };
     let notes = &outcome.adapted;
@@ -188,7 +191,7 @@ fn v6_o8_filter_moves_when_the_share_of_matches_changes() {
 fn v6_filter_with_equal_costs_does_not_move() {
     let outcome = assert_frames_arrive_in_order("--adapt", |line| {
         // Half of the frames: equal cost inside and outside.
-        line.send_until(2, "it has looked often", |live| live.observation_count() > 15);
+        line.send_batches_until(2, "it has looked often", |live| live.observation_count() > 15);
         assert!(!first_filter_runs_in_kernel(&line.live));
     });
     let Some(outcome) = outcome else { return };
@@ -198,7 +201,7 @@ fn v6_filter_with_equal_costs_does_not_move() {
 #[test]
 fn v6_wrong_placement_is_corrected_in_the_first_seconds() {
     let outcome = assert_frames_arrive_in_order("", |line| {
-        line.send_until(32, "few match: into the kernel", first_filter_runs_in_kernel);
+        line.send_batches_until(32, "few match: into the kernel", first_filter_runs_in_kernel);
         // Two looks agreed on it, of twenty that the period has.
         assert!(line.live.observation_count() >= 2);
     });
@@ -214,12 +217,12 @@ fn v6_placement_is_kept_after_the_first_seconds() {
     let outcome = assert_frames_arrive_in_order("", |line| {
         let begin = sys::clock::monotonic_ns();
         // All match, as the planner assumed.
-        line.send_until(1, "the period is over", |_| {
+        line.send_batches_until(1, "the period is over", |_| {
             sys::clock::monotonic_ns() - begin > 3_000_000_000
         });
         let looks = line.live.observation_count();
         assert!(looks > 0);
-        line.send_until(32, "later, few match", |_| {
+        line.send_batches_until(32, "later, few match", |_| {
             sys::clock::monotonic_ns() - begin > 5_000_000_000
         });
         assert_eq!(line.live.observation_count(), looks, "nothing is measured any more");
@@ -233,7 +236,9 @@ fn v6_placement_is_kept_after_the_first_seconds() {
 fn v6_no_adapt_keeps_the_placement() {
     let outcome = assert_frames_arrive_in_order("--no-adapt", |line| {
         let begin = sys::clock::monotonic_ns();
-        line.send_until(32, "few match", |_| sys::clock::monotonic_ns() - begin > 3_000_000_000);
+        line.send_batches_until(32, "few match", |_| {
+            sys::clock::monotonic_ns() - begin > 3_000_000_000
+        });
         assert!(!first_filter_runs_in_kernel(&line.live));
         assert_eq!(line.live.observation_count(), 0);
     });
@@ -247,13 +252,13 @@ fn v6_short_run_moves_no_filter() {
     let Some(outcome) = assert_frames_arrive_in_order("", |_| {}) else { return };
     assert_eq!(outcome.adapted, Vec::<String>::new());
     let outcome =
-        assert_frames_arrive_in_order("", |line| line.send_until(1, "one burst", |_| true));
+        assert_frames_arrive_in_order("", |line| line.send_batches_until(1, "one burst", |_| true));
     assert_eq!(outcome.expect("it can run").adapted, Vec::<String>::new());
 }
 
 #[test]
 fn v6_rate_limit_holds_while_filter_moves_into_kernel() {
-    const RATE: f64 = 500.0;
+    const BLOCKS_PER_SECOND_MAX: f64 = 500.0;
     let ran = run_request("", "ratelimit 500 burst=20 |", |line| {
         let send = |line: &mut AdaptiveRun<'_>| {
             send_all(line.pair, &numbered_batch(line.sent, 1));
@@ -274,6 +279,6 @@ fn v6_rate_limit_holds_while_filter_moves_into_kernel() {
     assert!(note.starts_with("`ratelimit` to kernel: "), "{note}");
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
     assert!(numbers.last().is_some_and(|last| *last < sent));
-    let most = outcome.elapsed_ns as f64 / 1e9 * RATE + 20.0 + 2.0;
+    let most = outcome.elapsed_ns as f64 / 1e9 * BLOCKS_PER_SECOND_MAX + 20.0 + 2.0;
     assert!((numbers.len() as f64) <= most, "{} passed of {most} at most", numbers.len());
 }

@@ -8,10 +8,10 @@
 //! select from the capture (libpcap 1.10: `tcp` selects tagged frames too, and a later `vlan`
 //! counts offsets as if the tag were inline).
 
+use crate::frame_sending::{parse_capture, send_frames, write_capture};
 use crate::frames::tagged_frames;
 use crate::observer::Observer;
 use crate::scratch::Scratch;
-use crate::send::{parse_capture, send_frames, write_capture};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ const LAST_ETHERTYPE: u16 = 0x9999;
 fn frames_of_many_kinds() -> Vec<Vec<u8>> {
     let mut frames = tagged_frames();
     frames.extend(testkit::web_capture().frames.into_iter().map(|(_, frame)| frame));
-    frames.push(Frame::ethernet().padded_to(60).ethertype(LAST_ETHERTYPE, b"the last"));
+    frames.push(Frame::ethernet().padded_to(60).link_payload(LAST_ETHERTYPE, b"the last"));
     frames
 }
 

@@ -2,15 +2,15 @@
 //! the kernel. Every delivered frame passes either the old or the new graph, in order. Changes
 //! after the kernel leave its programs in place.
 
-use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
+use crate::frame_sending::{parse_capture, send_all};
+use crate::numbered_frames::{FRAME_LENGTH, frame_number, numbered_frames};
 use crate::scratch::Scratch;
-use crate::send::{parse_capture, send_all};
 use crate::shared_program::{attached_program_ids, quiet_pair};
-use engine::build::{Settings, build};
+use engine::build::{RunSettings, build};
 use engine::change::{SwitchReport, change};
-use engine::live::Live;
+use engine::live::PathHandle;
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, StopConditions, run};
+use engine::run::{RunOutcome, StopConditions, run};
 use pipeline::edit::Edit;
 use pipeline::plan::plan;
 use std::thread::JoinHandle;
@@ -22,10 +22,10 @@ const FRAMES_BETWEEN_CHANGES: u64 = 200;
 /// Timeout of one operation, longer than any machine needs for it.
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) fn change_request(live: &Live, words: &str) -> SwitchReport {
+pub(crate) fn change_request(live: &PathHandle, words: &str) -> SwitchReport {
     let words: Vec<&str> = words.split(' ').collect();
     let edit = Edit::parse(&words).expect("an edit");
-    let switched = change(live, &edit, &engine::machine::inspect(), OPERATION_TIMEOUT);
+    let switched = change(live, &edit, &engine::machine::inspect_machine(), OPERATION_TIMEOUT);
     let switched = switched.unwrap_or_else(|why| panic!("{words:?}: {why}"));
     let SwitchReport { lost, duplicated, reordered, .. } = switched;
     assert_eq!((lost, duplicated, reordered), (0, 0, 0), "{words:?}: {switched}");
@@ -41,10 +41,10 @@ fn v3_filters_after_the_kernel_change_under_traffic() {
     let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     let paths = pair.server.run_in_network_namespace(|| {
-        let plan =
-            plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
+        let plan = plan(graph, &MachineRegistry::Local, &engine::machine::inspect_machine())
+            .expect("a plan");
         assert!(!plan.programs.is_empty(), "it begins in the kernel");
-        build(&plan, Settings::default()).expect("spaces")
+        build(&plan, RunSettings::default()).expect("spaces")
     });
     let live = paths[0].live();
     live.set_request_text(&text);
@@ -173,15 +173,18 @@ fn v3_interface_source_is_added_under_traffic() {
     let text = format!("rx@thread0 {SERVER_DEVICE} | udp | pcap '{}'", file.display());
     let paths = pair.server.run_in_network_namespace(|| {
         let (graph, _) = pipeline::read_request(&text, &MachineRegistry::Local);
-        let machine = engine::machine::inspect();
-        build(&plan(graph, &MachineRegistry::Local, &machine).expect("a plan"), Settings::default())
-            .expect("spaces")
+        let machine = engine::machine::inspect_machine();
+        build(
+            &plan(graph, &MachineRegistry::Local, &machine).expect("a plan"),
+            RunSettings::default(),
+        )
+        .expect("spaces")
     });
     let live = paths[0].live();
     live.set_request_text(&text);
     let thread = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
     let each = FRAMES_BETWEEN_CHANGES;
-    let received = || live.counters(OPERATION_TIMEOUT).ledger.sources;
+    let received = || live.take_snapshot(OPERATION_TIMEOUT).ledger.sources;
     let given = |at: usize| received().get(at).map_or(0, |(_, source)| source.given.blocks);
     send_all(&pair, &numbered_frames(0..each, FRAME_LENGTH));
     wait_until("the first frames", || given(0) == each);
@@ -238,8 +241,8 @@ fn v3_argument_of_a_filter_in_the_kernel_is_set_under_traffic() {
 
 /// A running request, which runs in a thread of the test.
 pub(crate) struct LiveRequest {
-    pub(crate) live: Live,
-    thread: JoinHandle<Outcome>,
+    pub(crate) live: PathHandle,
+    thread: JoinHandle<RunOutcome>,
 }
 
 impl LiveRequest {
@@ -247,10 +250,10 @@ impl LiveRequest {
         let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
         let paths = pair.server.run_in_network_namespace(|| {
-            let plan =
-                plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
+            let plan = plan(graph, &MachineRegistry::Local, &engine::machine::inspect_machine())
+                .expect("a plan");
             assert!(!plan.programs.is_empty(), "it begins in the kernel");
-            build(&plan, Settings::default()).expect("spaces")
+            build(&plan, RunSettings::default()).expect("spaces")
         });
         let live = paths[0].live();
         live.set_request_text(text);
@@ -268,13 +271,13 @@ impl LiveRequest {
 
     /// Returns the number of blocks that the sink `pcap` has received so far.
     pub(crate) fn blocks_received(&self) -> u64 {
-        let ledger = self.live.counters(OPERATION_TIMEOUT).ledger;
+        let ledger = self.live.take_snapshot(OPERATION_TIMEOUT).ledger;
         let sink = ledger.filters.iter().find(|node| node.name == "pcap");
         sink.map_or(0, |node| node.taken.blocks)
     }
 
     /// Stops the request, waits for its end, and returns its outcome.
-    pub(crate) fn stop(self) -> Outcome {
+    pub(crate) fn stop(self) -> RunOutcome {
         self.live.stop();
         let outcome = self.thread.join().expect("a run");
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

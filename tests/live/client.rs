@@ -78,7 +78,7 @@ impl HttpClient {
         let mut persistent = None;
         for number in numbers {
             let close = number >= middle;
-            let request = Request::new(&mut self.random, number, close);
+            let request = HttpRequest::new(&mut self.random, number, close);
             let begin = self.wait_until_request_is_due(number);
             let mut connection = match persistent.take() {
                 Some(connection) if !close => connection,
@@ -119,7 +119,7 @@ fn wall_clock() -> Duration {
 }
 
 /// An HTTP request to the server, with the path that identifies it.
-struct Request {
+struct HttpRequest {
     path: String,
     bytes: Vec<u8>,
     method: &'static str,
@@ -136,7 +136,7 @@ const USER_AGENTS: &[&[u8]] = &[
 const REQUEST_PATHS: &[&str] =
     &["text", "text", "text", "small", "small", "page", "large", "none", "moved", "gone"];
 
-impl Request {
+impl HttpRequest {
     fn new(random: &mut Random, number: usize, close: bool) -> Self {
         let directory = random.pick(REQUEST_PATHS);
         let path = format!("/{directory}/{number}?{:x}", random.next_u64());

@@ -1,12 +1,12 @@
 //! Test of more requests at one interface than fit into one program. The excess requests run in a
 //! second program, and the results of all requests are complete.
 
-use crate::send::send_all;
+use crate::frame_sending::send_all;
 use crate::shared_program::{
     RunningRequest, attached_program_ids, datagrams, quiet_pair, reports_by_filter,
 };
-use engine::kernel::point::AttachPoints;
-use engine::run::Outcome;
+use engine::kernel::shared_attach_point::AttachPoints;
+use engine::run::RunOutcome;
 use testkit::net::{NamespacePair, SERVER_DEVICE};
 
 /// Number of requests, more than fit into one kernel program. Such a program has at most 64 maps:
@@ -21,7 +21,7 @@ fn start_request(pair: &NamespacePair, points: &AttachPoints) -> RunningRequest 
     RunningRequest::start(pair, points, &format!("rx {SERVER_DEVICE} | ip | udp | dport |53 count"))
 }
 
-fn frames_counted(outcome: &Outcome) -> u64 {
+fn frames_counted(outcome: &RunOutcome) -> u64 {
     reports_by_filter(outcome)["count"][0].1
 }
 

@@ -62,13 +62,13 @@ impl DaemonFixture {
             command.args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null());
             command.spawn().expect("a daemon")
         };
-        Self::with(policy, start)
+        Self::with_daemon_started_by(policy, start)
     }
 
     /// Creates the fixture with the daemon that `start` starts. `start` receives the namespace, the
     /// fixture's directory and the daemon's arguments. Reports a skip and returns `None` without
     /// the required privileges.
-    pub(crate) fn with(
+    pub(crate) fn with_daemon_started_by(
         policy: &str,
         start: impl FnOnce(&Namespace, &Path, &[String]) -> Child,
     ) -> Option<Self> {
@@ -138,7 +138,7 @@ impl DaemonFixture {
 
     /// Runs a request as a user. Returns when the filters of the request are part of the kernel
     /// program.
-    pub(crate) fn run(&self, uid: u32, line: &str) -> Observer {
+    pub(crate) fn run_request(&self, uid: u32, line: &str) -> Observer {
         self.run_command(self.command(uid), uid, line)
     }
 
@@ -190,7 +190,7 @@ impl DaemonFixture {
     /// that close descriptors, each of which exits after ten seconds without work.
     pub(crate) fn resources(&self) -> Resources {
         let users = [ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID];
-        let daemon = Resources::count_process(self.lock_daemon().id()).with_programs_at(&self.pair);
+        let daemon = Resources::of_process(self.lock_daemon().id()).with_programs_at(&self.pair);
         let daemon = daemon.with_files_in(&self.folder.path("")).with_files_of_users(&users);
         daemon.without("thread closer")
     }
@@ -210,7 +210,7 @@ impl DaemonFixture {
 
     /// Returns the kernel objects with ids (maps, programs, links) that the daemon holds.
     pub(crate) fn kernel_objects(&self) -> KernelObjects {
-        KernelObjects::list_process(self.lock_daemon().id())
+        KernelObjects::of_process(self.lock_daemon().id())
     }
 
     /// Waits until all requests have released their resources. `before` contains the resources that

@@ -6,9 +6,9 @@ use crate::daemon_fixture::{
     ALICE_UID, BOB_UID, CAROL_UID, DAEMON_POLICY, DAVE_UID, DaemonFixture,
 };
 use crate::shared_changes::{
-    StopSenderOnDrop, assert_each_once, reports_no_loss, reports_no_processor_time,
+    StopSenderOnDrop, assert_each_frame_once_or_lost, reports_no_loss, reports_no_processor_time,
 };
-use crate::shared_program::{attached_program_ids, send_until};
+use crate::shared_program::{attached_program_ids, send_frames_until_stopped};
 use member::client::Client;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -24,10 +24,12 @@ use testkit::service::ServiceManager;
 /// the required privileges.
 fn managed_fixture() -> Option<(ServiceManager, DaemonFixture)> {
     let mut manager = None;
-    let fixture =
-        DaemonFixture::with(DAEMON_POLICY, |space: &Namespace, folder: &Path, words: &[String]| {
+    let fixture = DaemonFixture::with_daemon_started_by(
+        DAEMON_POLICY,
+        |space: &Namespace, folder: &Path, words: &[String]| {
             start_daemon(manager.insert(ServiceManager::new(folder)), space, words)
-        });
+        },
+    );
     Some((manager?, fixture?))
 }
 
@@ -52,8 +54,8 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
     let Some((manager, fixture)) = managed_fixture() else { return };
     let line =
         format!("rx {SERVER_DEVICE} ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap");
-    let alice = fixture.run(ALICE_UID, &line);
-    let bob = fixture.run(BOB_UID, &line);
+    let alice = fixture.run_request(ALICE_UID, &line);
+    let bob = fixture.run_request(BOB_UID, &line);
     let stop = AtomicBool::new(false);
     let mut dave = None;
     let given = |fixture: &DaemonFixture, uid: u32| -> u64 {
@@ -64,7 +66,7 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
         |what: &str| manager.stored_names().iter().filter(|name| name.contains(what)).count();
     let sent = std::thread::scope(|scope| {
         let _ends = StopSenderOnDrop(&stop);
-        let sender = scope.spawn(|| send_until(&fixture.pair, 500, &stop));
+        let sender = scope.spawn(|| send_frames_until_stopped(&fixture.pair, 500, &stop));
         let _registered = [&alice, &bob].map(|user| fixture.path_id(user));
         wait_until("frames come", || {
             given(&fixture, ALICE_UID) > 0 && given(&fixture, BOB_UID) > 0
@@ -101,7 +103,7 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
             });
             if round == 0 {
                 // The next daemon's work: another request starts, and one is changed.
-                dave = Some(fixture.run(DAVE_UID, &line));
+                dave = Some(fixture.run_request(DAVE_UID, &line));
                 let number = fixture.path_id(&alice);
                 fixture.assert_change_succeeds(ALICE_UID, number, "insert ip before udp");
                 assert!(fixture.shared_program().replaced >= after.replaced + 2);
@@ -119,7 +121,7 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
     });
     for user in [Some(alice), Some(bob), dave].into_iter().flatten() {
         let ran = user.stop();
-        assert_each_once(&ran, sent);
+        assert_each_frame_once_or_lost(&ran, sent);
         ran.assert_lossless();
     }
     assert_eq!(fixture.shared_programs().programs, [], "nothing runs any more");
@@ -139,7 +141,7 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
     }
     let Some((manager, fixture)) = managed_fixture() else { return };
     let line = "rx own=yes ring=1MB | udp @kernel | dport @kernel |9 pcap all.pcap";
-    let (carol, dave) = (fixture.run(CAROL_UID, line), fixture.run(DAVE_UID, line));
+    let (carol, dave) = (fixture.run_request(CAROL_UID, line), fixture.run_request(DAVE_UID, line));
     let send_datagrams = |uid: u32, count: usize| {
         fixture.pair.server.run_in_network_namespace(|| {
             let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -228,7 +230,7 @@ fn v3_p7_restarted_daemon_finishes_an_interrupted_change() {
     }
     let Some((manager, fixture)) = managed_fixture() else { return };
     let line = "rx own=yes ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap";
-    let carol = fixture.run(CAROL_UID, line);
+    let carol = fixture.run_request(CAROL_UID, line);
     let path = fixture.path_id(&carol);
     let links = || -> Vec<u32> {
         manager.duplicate_stored_descriptors("-link").iter().map(linked_program_id).collect()
@@ -338,7 +340,7 @@ impl DaemonKillTrial {
     /// is stopped, and then replaces it. Returns the result of `work`. Returns `Some(None)` without
     /// calling `work` if the daemon stopped before it replied to clients, and `None` if it did not
     /// reach the step.
-    fn with_fault_at<T: Send>(
+    fn run_with_daemon_stopped_at<T: Send>(
         &self,
         step: u32,
         work: impl FnOnce() -> T + Send,
@@ -385,7 +387,7 @@ fn kill_at_every_nth_step(every: u32) {
     let fixture = &trial.fixture;
     let line =
         format!("rx {SERVER_DEVICE} ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap");
-    let (alice, bob) = (fixture.run(ALICE_UID, &line), fixture.run(BOB_UID, &line));
+    let (alice, bob) = (fixture.run_request(ALICE_UID, &line), fixture.run_request(BOB_UID, &line));
     let [path, _] = [&alice, &bob].map(|user| fixture.path_id(user));
     let stop = AtomicBool::new(false);
     let now = || {
@@ -410,12 +412,12 @@ fn kill_at_every_nth_step(every: u32) {
     let (mut changed, mut busy, mut ended, mut first) = (0, 0, 0, None);
     let sent = std::thread::scope(|scope| {
         let _ends = StopSenderOnDrop(&stop);
-        let sender = scope.spawn(|| send_until(&fixture.pair, 500, &stop));
+        let sender = scope.spawn(|| send_frames_until_stopped(&fixture.pair, 500, &stop));
         for step in (0..).step_by(every as usize) {
             let before = now();
             let words = if before.contains("ip |") { "remove ip" } else { "insert ip before udp" };
-            let Some(reply) =
-                trial.with_fault_at(step, || fixture.change_path(ALICE_UID, path, words))
+            let Some(reply) = trial
+                .run_with_daemon_stopped_at(step, || fixture.change_path(ALICE_UID, path, words))
             else {
                 break;
             };
@@ -441,11 +443,12 @@ fn kill_at_every_nth_step(every: u32) {
         }
         // Ending requests receive their counts from whichever daemon runs. That takes a few steps.
         for step in first.unwrap_or(0).saturating_sub(every - 1).. {
-            let dave = fixture.run(DAVE_UID, &line);
+            let dave = fixture.run_request(DAVE_UID, &line);
             fixture.path_id(&dave);
             wait_until("frames come", || given(DAVE_UID) > 0);
             let mut dave = Some(dave);
-            let left = trial.with_fault_at(step, || dave.take().expect("he runs").stop());
+            let left =
+                trial.run_with_daemon_stopped_at(step, || dave.take().expect("he runs").stop());
             if let Some(Some(ran)) = &left {
                 ran.assert_lossless();
                 assert!(ran.source().observed.is_some(), "{step}: {}", ran.ledger);
@@ -466,7 +469,7 @@ fn kill_at_every_nth_step(every: u32) {
     assert!(changed > 0 && ended > 0, "{changed}, {ended}");
     for user in [alice, bob] {
         let ran = user.stop();
-        assert_each_once(&ran, sent);
+        assert_each_frame_once_or_lost(&ran, sent);
         ran.assert_lossless();
     }
     fixture.signal_daemon_and_wait("-TERM");

@@ -2,20 +2,20 @@
 //! rings. A process of that user can read the rings but not write them, and needs no right to load
 //! programs. (CONTRACT 21, 25; RELIABILITY T2, T17, T19)
 
+use crate::frame_sending::{parse_capture, send_all};
 use crate::judge::run_without_perfmon;
-use crate::send::{parse_capture, send_all};
 use crate::shared_program::{attached_program_ids, program_status, quiet_pair};
 use endpoint::source::kernel::Attachment;
-use engine::build::{BuildError, BuiltPath, PathOptions, Settings, build_with};
+use engine::build::{BuildError, BuiltPath, PathOptions, RunSettings, build_with_options};
 use engine::kernel::delegation::{
-    DelegatedLayout, DelegatedProgram, DelegatedRequest, FinalCounters, KernelPart, Owner,
+    DelegatedLayout, DelegatedProgram, DelegatedRequest, FinalCounters, KernelPart, RequestOwner,
 };
-use engine::kernel::point::AttachPoints;
-use engine::kernel::{AttachmentHandle, Host, KernelAttachment, KernelRequest};
+use engine::kernel::shared_attach_point::AttachPoints;
+use engine::kernel::{AttachmentHandle, KernelAttachment, KernelHost, KernelRequest};
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
 use pipeline::graph::{Graph, NodeId};
-use pipeline::plan::{Kernel, Machine, complete, plan};
+use pipeline::plan::{Kernel, Machine, complete_with_sinks, plan};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Stdio};
@@ -33,7 +33,7 @@ const BOB_UID: u32 = OVERFLOW_ID - 1;
 pub(crate) fn parse_as_daemon(text: &str) -> Graph {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-    complete(graph, &MachineRegistry::Local).0
+    complete_with_sinks(graph, &MachineRegistry::Local).0
 }
 
 /// Returns the part of a request that its plan places in the kernel.
@@ -48,27 +48,27 @@ pub(crate) fn plan_kernel_part(text: &str, machine: &Machine) -> KernelPart {
 }
 
 /// Attaches the kernel part of a user's request at the server's end of the veth pair.
-pub(crate) fn attach(
+pub(crate) fn attach_delegated_request(
     pair: &NamespacePair,
     points: &AttachPoints,
     text: &str,
     owner: u32,
 ) -> (DelegatedProgram, DelegatedRequest) {
-    pair.server.run_in_network_namespace(|| attach_in_this_namespace(points, text, owner))
+    pair.server.run_in_network_namespace(|| attach_request_in_this_namespace(points, text, owner))
 }
 
 /// Attaches the kernel part of a user's request in this thread's namespace.
-fn attach_in_this_namespace(
+fn attach_request_in_this_namespace(
     points: &AttachPoints,
     text: &str,
     owner: u32,
 ) -> (DelegatedProgram, DelegatedRequest) {
-    let machine = engine::machine::inspect();
+    let machine = engine::machine::inspect_machine();
     let part = plan_kernel_part(text, &machine);
     let attached = points.attach_delegated(
         (&parse_as_daemon(text), &part),
         &machine,
-        Owner { uid: owner, about: "" },
+        RequestOwner { uid: owner, about: "" },
         &|_| Ok(()),
     );
     attached.unwrap_or_else(|why| panic!("{text}: {why}"))
@@ -97,7 +97,7 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
         format!("rx {SERVER_DEVICE} ring=1MB | ip | udp | dport |{port} pcap /dev/null")
     };
     let open = |port: u16, owner: u32| {
-        let (delegated, running) = attach(&pair, &points, &line(port), owner);
+        let (delegated, running) = attach_delegated_request(&pair, &points, &line(port), owner);
         (delegated.open().expect("what it says").0, running)
     };
     let (alice, hers) = open(53, ALICE_UID);
@@ -105,7 +105,7 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     let (again, hers_too) = open(53, ALICE_UID);
     let now = program_status(&points);
     assert_eq!((now.request_count, now.frame_rings, attached_program_ids(&pair).len()), (3, 2, 1));
-    let number = |rings: &ProgramRings| rings.records().map().info().expect("a map").id;
+    let number = |rings: &ProgramRings| rings.record_rings().map().info().expect("a map").id;
     assert_eq!(number(&alice), number(&again), "lines of one owner share its frames");
     assert_ne!(number(&alice), number(&bob));
     // Enough to lap the ring of a processor, whatever their number.
@@ -116,11 +116,11 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     send_all(&pair, &frames);
     for (rings, own) in [(&alice, 0), (&bob, 1)] {
         let written: u64 = (0..rings.layout().cpus)
-            .map(|cpu| rings.region(cpu).expect("a region").committed_position())
+            .map(|cpu| rings.cpu_ring(cpu).expect("a region").committed_position())
             .sum();
         assert!(written > 2 * u64::from(rings.layout().bytes * rings.layout().cpus), "{written}");
         for (place, (_, mark)) in MARKS.iter().enumerate() {
-            assert_eq!(contains_mark(rings.records(), mark), place == own, "{own}: {mark:?}");
+            assert_eq!(contains_mark(rings.record_rings(), mark), place == own, "{own}: {mark:?}");
             assert!(!contains_mark(rings, mark), "pointers hold no bytes of frames");
         }
     }
@@ -128,11 +128,14 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     drop((bob, his));
     let (carol, hers_as_well) = open(443, BOB_UID - 1);
     for (_, mark) in MARKS {
-        assert!(!contains_mark(carol.records(), mark) && !contains_mark(&carol, mark), "{mark:?}");
+        assert!(
+            !contains_mark(carol.record_rings(), mark) && !contains_mark(&carol, mark),
+            "{mark:?}"
+        );
     }
     send_all(&pair, &frames);
     for (place, (_, mark)) in MARKS.iter().enumerate() {
-        assert_eq!(contains_mark(carol.records(), mark), place == 2, "{mark:?}");
+        assert_eq!(contains_mark(carol.record_rings(), mark), place == 2, "{mark:?}");
     }
     drop((hers, hers_too, hers_as_well));
     assert!(attached_program_ids(&pair).is_empty());
@@ -150,7 +153,8 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
         let owner = ALICE_UID - u32::from(port % 5);
         let text =
             format!("rx {SERVER_DEVICE} ring=512KB | ip | udp | dport |{port} pcap /dev/null");
-        let here = || run_without_perfmon(|| attach_in_this_namespace(&points, &text, owner));
+        let here =
+            || run_without_perfmon(|| attach_request_in_this_namespace(&points, &text, owner));
         lines.push(pair.server.run_in_network_namespace(here));
     }
     let now = program_status(&points);
@@ -167,7 +171,8 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
     for (port, (delegated, line)) in (1..=REQUESTS).zip(lines) {
         let (rings, _) = delegated.open().expect("what it says");
         let cpus = 0..rings.layout().cpus;
-        let handed: u64 = cpus.map(|cpu| rings.region(cpu).expect("a region").head(0)).sum();
+        let handed: u64 =
+            cpus.map(|cpu| rings.cpu_ring(cpu).expect("a cpu_ring").sink_pointer_count(0)).sum();
         assert_eq!(handed, u64::from(port), "{port}");
         drop(run_without_perfmon(|| line.detach()));
     }
@@ -181,7 +186,7 @@ fn t17_delegated_layout_that_was_not_planned_is_refused() {
     let Some(pair) = quiet_pair() else { return };
     let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | ip | tcp | pcap /dev/null");
-    let machine = engine::machine::inspect();
+    let machine = engine::machine::inspect_machine();
     let graph = parse_as_daemon(&text);
     let good = plan_kernel_part(&text, &machine);
     for nodes in [vec![], vec![NodeId(99)], (0..graph.nodes.len()).map(NodeId).collect()] {
@@ -190,7 +195,7 @@ fn t17_delegated_layout_that_was_not_planned_is_refused() {
             points.attach_delegated(
                 (&graph, &part),
                 &machine,
-                Owner { uid: ALICE_UID, about: "" },
+                RequestOwner { uid: ALICE_UID, about: "" },
                 &|_| Ok(()),
             )
         });
@@ -229,13 +234,13 @@ fn serve_peer(
         match what {
             "part" => {
                 let part = KernelPart::from_text(rest).expect("a part");
-                let machine = engine::machine::inspect();
+                let machine = engine::machine::inspect_machine();
                 let graph = parse_as_daemon(text);
                 let attached = pair.server.run_in_network_namespace(|| {
                     points.attach_delegated(
                         (&graph, &part),
                         &machine,
-                        Owner { uid: ALICE_UID, about: "" },
+                        RequestOwner { uid: ALICE_UID, about: "" },
                         &|_| Ok(()),
                     )
                 });
@@ -263,8 +268,12 @@ fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
     let Some(pair) = quiet_pair() else { return };
     let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} {CHILD_REQUEST}");
-    let (here, there) = descriptor::pair().expect("a pair of sockets");
-    let Some(child) = pair.server.run_in_network_namespace(|| start(there, &text)) else { return };
+    let (here, there) = descriptor::socket_pair().expect("a pair of sockets");
+    let Some(child) =
+        pair.server.run_in_network_namespace(|| start_request_as_other_user(there, &text))
+    else {
+        return;
+    };
     let mut frames = marked_frames(53, b"hers", CHILD_FRAME_COUNT);
     frames.extend(marked_frames(80, b"others'", CHILD_FRAME_COUNT));
     serve_peer(&pair, &points, &text, &here, &|| {
@@ -291,8 +300,8 @@ fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
 
 /// Starts this executable again as another user in this namespace, with the socket as standard
 /// input. Returns `None` if that user cannot execute it.
-fn start(socket: OwnedFd, text: &str) -> Option<Child> {
-    let mut command = process::reexec_as(ALICE_UID, socket).expect("this executable");
+fn start_request_as_other_user(socket: OwnedFd, text: &str) -> Option<Child> {
+    let mut command = process::reexec_command(ALICE_UID, socket).expect("this executable");
     command
         .args(["delegated::child_process_runs_request", "--exact", "--nocapture", "--quiet"])
         .env(CHILD_REQUEST_VARIABLE, text);
@@ -313,16 +322,16 @@ struct RemoteRequest(OnceLock<FinalCounters>);
 
 /// Sends a message to the process at the other end of standard input. Returns the reply and the
 /// descriptors that it contains.
-fn exchange(message: &str) -> (String, Vec<OwnedFd>) {
+fn send_and_receive_reply(message: &str) -> (String, Vec<OwnedFd>) {
     let socket = io::stdin();
     descriptor::send(&socket, message.as_bytes(), &[]).expect("somebody listens");
     receive_message(socket, "who runs the line")
 }
 
-impl Host for RemoteKernel {
+impl KernelHost for RemoteKernel {
     fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
         let (layout, descriptors) =
-            exchange(&format!("part:{}", KernelPart::extract(asked).to_text()));
+            send_and_receive_reply(&format!("part:{}", KernelPart::extract(asked).to_text()));
         let [records, pointers, doorbell] = descriptors.try_into().expect("three descriptors");
         let layout = DelegatedLayout::from_text(&layout).expect("a layout");
         assert_writes_are_refused(&layout, [&records, &pointers, &doorbell]);
@@ -340,7 +349,8 @@ impl Attachment for RemoteRequest {
 impl AttachmentHandle for RemoteRequest {
     fn final_counters(&self) -> &FinalCounters {
         self.0.get_or_init(|| {
-            FinalCounters::from_text(&exchange("leave").0).expect("what it leaves behind")
+            FinalCounters::from_text(&send_and_receive_reply("leave").0)
+                .expect("what it leaves behind")
         })
     }
 }
@@ -377,15 +387,16 @@ fn child_process_runs_request() {
     let (graph, _) = pipeline::read_request(&text, &MachineRegistry::Local);
     // The plan is for the kernel of the serving process.
     let kernel = Kernel::Open { release: "6.18".to_owned(), hardened: true };
-    let machine = Machine { kernel, ..engine::machine::inspect() };
+    let machine = Machine { kernel, ..engine::machine::inspect_machine() };
     let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
-    let paths = build_with(&plan, Settings::default(), &RemoteKernel, &PathOptions::default())
-        .expect("paths");
+    let paths =
+        build_with_options(&plan, RunSettings::default(), &RemoteKernel, &PathOptions::default())
+            .expect("paths");
     let lives: Vec<_> = paths.iter().map(BuiltPath::live).collect();
     let outcome = std::thread::scope(|scope| {
         let runs = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
-        assert_eq!(exchange("runs").0, "stop");
-        lives.iter().for_each(engine::live::Live::stop);
+        assert_eq!(send_and_receive_reply("runs").0, "stop");
+        lives.iter().for_each(engine::live::PathHandle::stop);
         runs.join().expect("a run")
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

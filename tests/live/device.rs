@@ -1,13 +1,13 @@
 //! Tests of a capturing request while devices and namespaces change.
 
-use crate::numbers::{FRAME_LENGTH, frame_numbers, numbered_frames};
+use crate::frame_sending::{capture_length, send_frames};
+use crate::numbered_frames::{FRAME_LENGTH, frame_numbers, numbered_frames};
 use crate::observer::Observer;
-use crate::send::{capture_length, send_frames};
 use std::net::UdpSocket;
 use std::process::Command;
 use testkit::net::{
     CLIENT, CLIENT_DEVICE, DevicePairSettings, Namespace, NamespacePair, SERVER, SERVER_DEVICE,
-    WAIT_TIMEOUT, packet_sockets, wait_until,
+    WAIT_TIMEOUT, packet_socket_inodes, wait_until,
 };
 use testkit::streamline_program;
 use testkit::{Frame, need};
@@ -89,11 +89,11 @@ fn device_that_goes_down_and_up_continues() {
         Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} | pcap seen.pcap"));
     send_frames(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
     pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} down"));
-    wait_until("it sees nothing", || packet_sockets(&pair.server).is_empty());
+    wait_until("it sees nothing", || packet_socket_inodes(&pair.server).is_empty());
     pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} up"));
     pair.client.wait_until_up(CLIENT_DEVICE);
     pair.server.wait_until_up(SERVER_DEVICE);
-    wait_until("it sees frames again", || packet_sockets(&pair.server).len() == 1);
+    wait_until("it sees frames again", || packet_socket_inodes(&pair.server).len() == 1);
     observer.assert_running();
     send_frames(&pair.client, CLIENT_DEVICE, &short_frames(10..20));
     observer.wait_until_file_has_length("seen.pcap", capture_length(&short_frames(0..20)));

@@ -10,16 +10,16 @@ use testkit::net::{DevicePairSettings, NamespacePair, SERVER, wait_until};
 use testkit::streamline_program;
 
 /// The shell job as printed in the paper, for PipesFS mounted at `/pipes`.
-const JOB: &str = "cat /pipes/rx/ip/dport/80/untcp/http/get/all | gzip > log.gz";
+const SHELL_JOB: &str = "cat /pipes/rx/ip/dport/80/untcp/http/get/all | gzip > log.gz";
 /// The request of the path that the shell job reads.
 const REQUEST: &str = "rx | ip | dport |80 untcp | http |get count";
 /// Number of GET requests, as many as a client makes over a few connections.
 const REQUEST_COUNT: usize = 60;
 
 /// A process that is killed on drop.
-struct Guard(Child);
+struct KillOnDropChild(Child);
 
-impl Drop for Guard {
+impl Drop for KillOnDropChild {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -27,27 +27,27 @@ impl Drop for Guard {
 }
 
 /// A mount that is removed on drop.
-struct Mounted(PathBuf);
+struct MountGuard(PathBuf);
 
-impl Drop for Mounted {
+impl Drop for MountGuard {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).stderr(Stdio::null()).status();
     }
 }
 
-fn spawn(mut command: Command) -> Guard {
+fn spawn(mut command: Command) -> KillOnDropChild {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    Guard(command.spawn().expect("a program"))
+    KillOnDropChild(command.spawn().expect("a program"))
 }
 
-fn streamline(words: &[&str], daemon: &str) -> Command {
+fn streamline_command(words: &[&str], daemon: &str) -> Command {
     let mut command = Command::new(streamline_program());
     command.args(words).env("STREAMLINE_DAEMON", daemon);
     command
 }
 
 /// Waits until a process has opened this file.
-fn wait_until_open(file: &Path) {
+fn wait_until_file_is_open(file: &Path) {
     wait_until("the stream is open", || {
         let processes = fs::read_dir("/proc").expect("processes").flatten();
         let mut open = processes.filter_map(|one| fs::read_dir(one.path().join("fd")).ok());
@@ -71,9 +71,9 @@ fn b11_each_get_request_is_compressed_once() {
     for number in 0..REQUEST_COUNT {
         fs::write(folder.path(&format!("page{number}")), format!("page {number}")).expect("a file");
     }
-    let _daemon = spawn(streamline(&["daemon", "--socket", &daemon], &daemon));
+    let _daemon = spawn(streamline_command(&["daemon", "--socket", &daemon], &daemon));
     wait_until("a daemon answers", || {
-        streamline(&["ps"], &daemon).output().is_ok_and(|ran| ran.status.success())
+        streamline_command(&["ps"], &daemon).output().is_ok_and(|ran| ran.status.success())
     });
     let mut server = pair.server.command("python3");
     server.args(["-m", "http.server", "80", "--bind", SERVER]);
@@ -85,15 +85,15 @@ fn b11_each_get_request_is_compressed_once() {
     let mut path = pair.server.command(streamline_program());
     path.args(["run", "-q", REQUEST]).env("STREAMLINE_DAEMON", &daemon);
     let _path = spawn(path);
-    let mounted = Mounted(pipes.clone());
-    let mut mount = streamline(&["mount"], &daemon);
+    let mounted = MountGuard(pipes.clone());
+    let mut mount = streamline_command(&["mount"], &daemon);
     assert!(mount.arg(&pipes).stderr(Stdio::null()).status().expect("a mount").success());
     let stream = pipes.join("rx/ip/dport/80/untcp/http/get/all");
     wait_until("the path is shown", || stream.symlink_metadata().is_ok());
     let mut job = Command::new("sh");
-    job.args(["-c", &JOB.replace("/pipes", &pipes.display().to_string())]);
-    let mut job = Guard(job.current_dir(folder.path("")).spawn().expect("a shell"));
-    wait_until_open(&stream.with_file_name(".streams").join("all"));
+    job.args(["-c", &SHELL_JOB.replace("/pipes", &pipes.display().to_string())]);
+    let mut job = KillOnDropChild(job.current_dir(folder.path("")).spawn().expect("a shell"));
+    wait_until_file_is_open(&stream.with_file_name(".streams").join("all"));
     let urls: Vec<String> =
         (0..REQUEST_COUNT).map(|number| format!("http://{SERVER}/page{number}")).collect();
     let mut client = pair.client.command("curl");
@@ -107,7 +107,7 @@ fn b11_each_get_request_is_compressed_once() {
     let blocks = || fs::read_to_string(&counted).ok()?.trim().parse::<usize>().ok();
     wait_until("all requests are counted", || blocks() >= Some(2 * REQUEST_COUNT));
     // The end of the path ends the job.
-    assert!(streamline(&["stop", "1"], &daemon).status().expect("stop").success());
+    assert!(streamline_command(&["stop", "1"], &daemon).status().expect("stop").success());
     wait_until("the job ends", || job.0.try_wait().expect("a child").is_some());
     let log = File::open(folder.path("log.gz")).expect("a log");
     let log = Command::new("gzip").arg("-dc").stdin(log).output().expect("gzip").stdout;

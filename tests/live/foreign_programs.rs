@@ -39,12 +39,13 @@ impl ForeignPrograms {
                 .interface_by_name(SERVER_DEVICE)
                 .expect("it")
                 .index;
-            let tcx =
-                |side| Link::tcx(&chained, index, side, ChainPosition::Head, None).expect("tcx");
+            let tcx = |side| {
+                Link::attach_tcx(&chained, index, side, ChainPosition::Head, None).expect("tcx")
+            };
             let links = vec![
                 tcx(TrafficDirection::Ingress),
                 tcx(TrafficDirection::Egress),
-                Link::xdp(&express, index, XdpMode::Generic).expect("xdp"),
+                Link::attach_xdp(&express, index, XdpMode::Generic).expect("xdp"),
             ];
             let shape =
                 PacketRingParameters { segment: 1 << 16, segments: 4, retire_ms: 10, reserve: 0 };

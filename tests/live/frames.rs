@@ -2,15 +2,15 @@
 //! VLAN tag in metadata), and of jumbo frames. An observed frame equals the frame that the host's
 //! stack receives, with its tag inline (CONTRACT 3).
 
+use crate::frame_sending::{capture_length, send_frames};
 use crate::observer::{Observer, ObserverResult};
-use crate::send::{capture_length, send_frames};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use testkit::net::{
     CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, WAIT_TIMEOUT,
 };
 use testkit::packet::checksum;
-use testkit::{Frame, Random, Segment};
+use testkit::{Frame, Random, TcpHeader};
 
 /// Offset of the TCP header in a frame, after an Ethernet header and an IPv4 header without
 /// options.
@@ -122,22 +122,27 @@ fn jumbo_frames_are_complete() {
 
 /// Returns tagged and untagged frames of many kinds, all different.
 pub(crate) fn tagged_frames() -> Vec<Vec<u8>> {
-    type Start = fn() -> Frame;
-    let starts: [(&str, Start); 8] = [
+    type FrameConstructor = fn() -> Frame;
+    let starts: [(&str, FrameConstructor); 8] = [
         ("untagged", Frame::ethernet),
         ("5", || Frame::ethernet().append_vlan_tag(5)),
         ("6", || Frame::ethernet().append_vlan_tag(6)),
         ("priority alone", || Frame::ethernet().append_vlan_tag(0xe000)),
-        ("5 in 7, 802.1ad", || Frame::ethernet().tag_with_ethertype(0x88a8, 7).append_vlan_tag(5)),
+        ("5 in 7, 802.1ad", || {
+            Frame::ethernet().append_tag_with_ethertype(0x88a8, 7).append_vlan_tag(5)
+        }),
         ("6 in 5, 802.1Q twice", || Frame::ethernet().append_vlan_tag(5).append_vlan_tag(6)),
         ("three", || {
-            Frame::ethernet().tag_with_ethertype(0x88a8, 1).append_vlan_tag(2).append_vlan_tag(5)
+            Frame::ethernet()
+                .append_tag_with_ethertype(0x88a8, 1)
+                .append_vlan_tag(2)
+                .append_vlan_tag(5)
         }),
-        ("0x9100", || Frame::ethernet().tag_with_ethertype(0x9100, 5)),
+        ("0x9100", || Frame::ethernet().append_tag_with_ethertype(0x9100, 5)),
     ];
     let mut frames = Vec::new();
     for (name, start) in starts {
-        let segment = Segment { source: 1000, target: 80, flags: 0x10, ..Segment::default() };
+        let segment = TcpHeader { source: 1000, target: 80, flags: 0x10, ..TcpHeader::default() };
         let payload = format!("tagged: {name}");
         let payload = payload.as_bytes();
         frames.push(start().ipv4("10.0.0.1", "10.0.0.2").tcp(&segment, payload));
@@ -145,7 +150,7 @@ pub(crate) fn tagged_frames() -> Vec<Vec<u8>> {
         frames.push(start().ipv4("10.0.0.1", "10.0.0.2").udp(53, 1000, payload));
         frames.push(start().ipv4("10.0.0.1", "10.0.0.2").echo(true, 1, 2, payload));
         frames.push(start().arp(true, "10.0.0.1", "10.0.0.2"));
-        frames.push(start().ethertype(0x88b5, payload));
+        frames.push(start().link_payload(0x88b5, payload));
         // As short as a device delivers them, and as long as allowed.
         frames.push(start().padded_to(60).ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b""));
         frames.push(start().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, &[7; 1400]));

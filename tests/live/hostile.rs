@@ -4,16 +4,18 @@
 //!
 //! Takes some seconds; `STREAMLINE_HOSTILE_SECONDS=60` extends it to a minute.
 
+use crate::frame_sending::{parse_capture, write_capture};
 use crate::observer::Observer;
 use crate::scratch::Scratch;
-use crate::send::{parse_capture, write_capture};
-use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, counters};
+use testkit::net::{
+    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, device_counters,
+};
 use testkit::{Captures, Random, need};
 
 /// Maximum frame length that the veth pair carries, in bytes.
-const FRAME_MAX: usize = 9000 + 14;
+const FRAME_LENGTH_MAX: usize = 9000 + 14;
 /// Maximum total length of all hostile frames in bytes.
-const BYTES_MAX: usize = 60 << 20;
+const TOTAL_FRAME_BYTES_MAX: usize = 60 << 20;
 /// Limit on the request's resident memory in bytes.
 const RESIDENT_BYTES_MAX: u64 = 400 << 20;
 
@@ -33,8 +35,8 @@ const HOSTILE_CAPTURE_NAME_PARTS: &[&str] = &[
 ];
 
 /// Returns the first 300 frames of each capture and truncated copies of some of them, until the
-/// originals exceed [`BYTES_MAX`]. Omits frames that would not arrive ([`is_delivered`]), and
-/// external captures that [`HOSTILE_CAPTURE_NAME_PARTS`] does not name.
+/// originals exceed [`TOTAL_FRAME_BYTES_MAX`]. Omits frames that would not arrive
+/// ([`is_delivered`]), and external captures that [`HOSTILE_CAPTURE_NAME_PARTS`] does not name.
 fn hostile_frames(captures: &Captures) -> Vec<Vec<u8>> {
     let mut random = Random::with_replayable_seed();
     let mut frames = Vec::new();
@@ -51,7 +53,7 @@ fn hostile_frames(captures: &Captures) -> Vec<Vec<u8>> {
             continue;
         }
         for frame in parse_capture(&bytes).into_iter().take(300) {
-            if length > BYTES_MAX {
+            if length > TOTAL_FRAME_BYTES_MAX {
                 break;
             }
             length += frame.len();
@@ -69,7 +71,7 @@ fn hostile_frames(captures: &Captures) -> Vec<Vec<u8>> {
 /// kernel first drops frames that end within a VLAN tag.
 fn is_delivered(frame: &[u8]) -> bool {
     let tagged = frame.get(12..14).is_some_and(|kind| matches!(kind, [0x81, 0] | [0x88, 0xa8]));
-    (if tagged { 20 } else { 14 }..=FRAME_MAX).contains(&frame.len())
+    (if tagged { 20 } else { 14 }..=FRAME_LENGTH_MAX).contains(&frame.len())
 }
 
 #[test]
@@ -104,7 +106,7 @@ fn assert_traffic_is_accounted_for(captures: &Captures) {
 
     observer.assert_running();
     let resident = observer.peak_resident_bytes();
-    let sent = counters(&pair.server, SERVER_DEVICE).expect("the device").received;
+    let sent = device_counters(&pair.server, SERVER_DEVICE).expect("the device").received;
     let ran = observer.stop();
     println!("{} frames, {sent} sent, {} MB, {:?}", frames.len(), resident >> 20, ran.source());
     ran.assert_balanced();

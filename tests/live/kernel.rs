@@ -5,15 +5,15 @@
 //! Requests whose outputs are compared run on the same frames with `rx` as the plan places it and
 //! with `rx@thread0`.
 
+use crate::frame_sending::{capture_length, parse_capture, send_all, write_capture};
 use crate::frames::tagged_frames;
-use crate::numbers::{
+use crate::numbered_frames::{
     FRAME_LENGTH, assert_missing_is_reported, frame_number, frame_numbers, numbered_frames,
 };
 use crate::observer::{Observer, ObserverResult};
 use crate::scratch::Scratch;
-use crate::send::{capture_length, parse_capture, send_all, write_capture};
 use crate::shared_program::attached_program_ids as programs;
-use engine::build::{Settings, build};
+use engine::build::{RunSettings, build};
 use engine::registry::MachineRegistry;
 use pipeline::plan::{PlannedEdge, plan};
 use serde_json::Value;
@@ -23,7 +23,7 @@ use std::io::{BufReader, Read as _};
 use std::net::UdpSocket;
 use std::process::Command;
 use sys::bpf::{
-    Chain, ChainPosition, Link, Program, ProgramKind, TrafficDirection, XdpMode, tcx_chain,
+    ChainPosition, Link, Program, ProgramChain, ProgramKind, TrafficDirection, XdpMode, tcx_chain,
 };
 use sys::net::RouteSocket;
 use testkit::net::{
@@ -255,15 +255,15 @@ fn v5_fragments_are_reassembled_after_the_kernel() {
 #[test]
 fn frames_lost_in_a_lapped_ring_are_counted() {
     const FRAMES: u64 = 20_000;
-    const SIZE: usize = 400;
+    const FRAME_SIZE: usize = 400;
     let Some(pair) = quiet_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} ring=512KB | pcap -");
     let (observer, out) = Observer::start_piped(&pair.server, &line);
-    send_all(&pair, &numbered_frames(0..FRAMES, SIZE));
+    send_all(&pair, &numbered_frames(0..FRAMES, FRAME_SIZE));
     observer.signal("INT");
     let mut capture = BufReader::new(out);
     capture.read_exact(&mut [0; 24]).expect("a capture begins");
-    let (mut record, mut numbers) = (vec![0; 16 + SIZE], Vec::new());
+    let (mut record, mut numbers) = (vec![0; 16 + FRAME_SIZE], Vec::new());
     while capture.read_exact(&mut record).is_ok() {
         numbers.push(frame_number(&record[16..]));
     }
@@ -283,7 +283,7 @@ fn frames_lost_in_a_lapped_ring_are_counted() {
 #[test]
 fn frames_of_a_stopped_reader_are_counted() {
     const FRAMES: u64 = 12_000;
-    const SIZE: usize = 1_400;
+    const FRAME_SIZE: usize = 1_400;
     let Some(pair) = quiet_pair() else { return };
     // The sender's processor writes the frame: one ring fills.
     let one = sys::process::pin_to_processor(0).is_ok();
@@ -291,15 +291,15 @@ fn frames_of_a_stopped_reader_are_counted() {
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} ring=512KB | pcap seen.pcap"));
     observer.signal("STOP");
     observer.wait_until_stopped();
-    send_all(&pair, &numbered_frames(0..FRAMES, SIZE));
+    send_all(&pair, &numbered_frames(0..FRAMES, FRAME_SIZE));
     observer.signal("CONT");
     let (path, mut sent) = (observer.path("seen.pcap"), FRAMES);
     wait_until("it has come back", || {
-        send_all(&pair, &numbered_frames(sent..sent + 1, SIZE));
+        send_all(&pair, &numbered_frames(sent..sent + 1, FRAME_SIZE));
         sent += 1;
-        fs::metadata(&path).is_ok_and(|file| file.len() >= (16 + SIZE) as u64)
+        fs::metadata(&path).is_ok_and(|file| file.len() >= (16 + FRAME_SIZE) as u64)
     });
-    send_all(&pair, &numbered_frames(sent..sent + 100, SIZE));
+    send_all(&pair, &numbered_frames(sent..sent + 100, FRAME_SIZE));
     let ran = observer.stop();
     ran.assert_balanced();
     let numbers = frame_numbers(&ran.frames("seen.pcap"));
@@ -345,7 +345,7 @@ fn program_survives_its_device_going_down_and_up() {
 }
 
 /// Returns the kernel programs attached to the server's device.
-fn attached_programs(pair: &NamespacePair, side: TrafficDirection) -> Chain {
+fn attached_programs(pair: &NamespacePair, side: TrafficDirection) -> ProgramChain {
     pair.server.run_in_network_namespace(|| tcx_chain(device_index(), side).expect("a chain"))
 }
 
@@ -364,7 +364,7 @@ fn v17_existing_programs_receive_the_same_packets() {
     };
     let (theirs, express) = (program(ProgramKind::Tc, 0), program(ProgramKind::Xdp, 2));
     let links = pair.server.run_in_network_namespace(|| {
-        let tcx = Link::tcx(
+        let tcx = Link::attach_tcx(
             &theirs,
             device_index(),
             TrafficDirection::Ingress,
@@ -372,7 +372,7 @@ fn v17_existing_programs_receive_the_same_packets() {
             None,
         )
         .expect("tcx");
-        (tcx, Link::xdp(&express, device_index(), XdpMode::Generic).expect("xdp"))
+        (tcx, Link::attach_xdp(&express, device_index(), XdpMode::Generic).expect("xdp"))
     });
     let before = attached_programs(&pair, TrafficDirection::Ingress);
     let observer = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | count"));
@@ -410,9 +410,9 @@ fn exit_without_a_ring_is_refused_not_dropped() {
     let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     pair.server.run_in_network_namespace(|| {
-        let mut plan =
-            plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
-        drop(build(&plan, Settings::default()).expect("it can be built"));
+        let mut plan = plan(graph, &MachineRegistry::Local, &engine::machine::inspect_machine())
+            .expect("a plan");
+        drop(build(&plan, RunSettings::default()).expect("it can be built"));
         // As if the planner had placed both in one thread.
         let rings = plan.edges.iter_mut().filter_map(|edge| match edge {
             PlannedEdge::Ring(ring) => Some((ring.clone(), edge)),
@@ -420,7 +420,7 @@ fn exit_without_a_ring_is_refused_not_dropped() {
         });
         let forgotten = rings.map(|(ring, edge)| *edge = PlannedEdge::Kernel(ring)).count();
         assert_eq!(forgotten, 1, "{:?}", plan.edges);
-        let refused = build(&plan, Settings::default()).expect_err("a way leads nowhere");
+        let refused = build(&plan, RunSettings::default()).expect_err("a way leads nowhere");
         let message = refused.to_string();
         for part in ["`udp`", "`drop`", "thread0", "no ring leads", "pin both"] {
             assert!(message.contains(part), "{part}: {message}");

@@ -3,16 +3,16 @@
 //! equal the results of the same request in a thread. [FEATURES G1, I6, J1, K1, V5; CONTRACT 2, 3,
 //! 18]
 
+use crate::frame_sending::{capture_length, send_all, send_frames};
 use crate::frames::tagged_frames;
 use crate::long_requests;
-use crate::numbers::{frame_number, frame_numbers, numbered_frames};
+use crate::numbered_frames::{frame_number, frame_numbers, numbered_frames};
 use crate::observer::{Observer, ObserverResult, has_xdp_program};
-use crate::send::{capture_length, send_all, send_frames};
 use serde_json::Value;
 use sys::bpf::{ChainPosition, Link, Program, ProgramKind, TrafficDirection};
 use sys::net::RouteSocket;
 use testkit::net::{
-    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, counters, wait_until,
+    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, device_counters, wait_until,
 };
 use testkit::{Frame, need};
 
@@ -28,7 +28,7 @@ fn quiet_pair(mtu: u32) -> Option<NamespacePair> {
 
 /// Returns the number of frames that the server's device received or dropped.
 fn frames_received(pair: &NamespacePair) -> u64 {
-    let counters = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
+    let counters = device_counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     counters.received + counters.receive_dropped
 }
 
@@ -209,7 +209,7 @@ fn k1_frames_on_one_edge_keep_their_link_type() {
 }
 
 #[test]
-fn g1_frames_without_room_are_ring_losses_by_number() {
+fn g1_frames_without_ring_space_are_counted_per_edge() {
     const FRAMES: u64 = 20_000;
     let Some(pair) = quiet_pair(1500) else { return };
     let line = format!("rx {SERVER_DEVICE} take ring=512K | ip |udp pcap seen.pcap");
@@ -270,7 +270,7 @@ fn g2_frame_with_removed_tag_is_matched_with_its_tag() {
         let index = index.expect("it is there").index;
         let program =
             Program::load(ProgramKind::Tc, "push", &PUSH_TAG_CODE.concat()).expect("it is right");
-        Link::tcx(&program, index, TrafficDirection::Egress, ChainPosition::Head, None)
+        Link::attach_tcx(&program, index, TrafficDirection::Egress, ChainPosition::Head, None)
             .expect("it is there")
     });
     let frames = numbered_datagrams(90);

@@ -3,27 +3,29 @@
 //! replace the program. If a reader or the mount's server is killed, its streams are closed.
 //! Operations that such a file cannot perform are refused with the reason. FEATURES B8, B9, B10
 
+use crate::frame_sending::{parse_capture, send_all};
 use crate::scratch::Scratch;
-use crate::second_job::{Guard, Mounted, spawn, streamline};
-use crate::send::{parse_capture, send_all};
+use crate::second_job::{KillOnDropChild, MountGuard, spawn, streamline_command};
 use crate::shared_program::{attached_program_ids, datagrams};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use testkit::need;
-use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE, packet_sockets, wait_until};
+use testkit::net::{
+    DevicePairSettings, NamespacePair, SERVER_DEVICE, packet_socket_inodes, wait_until,
+};
 
 /// A path whose filters are in the kernel, in a program of a daemon, and a mount that shows it.
-struct Scene {
+struct MountedPathFixture {
     pair: NamespacePair,
-    _daemon: Guard,
-    _path: Guard,
-    mounted: Mounted,
+    _daemon: KillOnDropChild,
+    _path: KillOnDropChild,
+    mounted: MountGuard,
     folder: Scratch,
     daemon: String,
 }
 
-impl Scene {
+impl MountedPathFixture {
     /// Starts all processes, and waits until the mount shows the path. `filter` is the directory of
     /// a filter below the source, which must run in the kernel. Returns `None` if the machine
     /// cannot run the test.
@@ -41,13 +43,13 @@ impl Scene {
         served.args(["daemon", "--socket", &daemon]);
         let served = spawn(served);
         wait_until("a daemon answers", || {
-            streamline(&["ps"], &daemon).output().is_ok_and(|ran| ran.status.success())
+            streamline_command(&["ps"], &daemon).output().is_ok_and(|ran| ran.status.success())
         });
         let mut path = pair.server.command(testkit::streamline_program());
         let request = request.replace("rx", &format!("rx {SERVER_DEVICE}"));
         path.args(["run", "-q", "--no-adapt", &request]).env("STREAMLINE_DAEMON", &daemon);
         let path = spawn(path);
-        let mounted = mount(&folder, &daemon, "pipes");
+        let mounted = mount_file_system(&folder, &daemon, "pipes");
         let scene = Self { pair, _daemon: served, _path: path, mounted, folder, daemon };
         let place = scene.file(&format!("{filter}/place"));
         wait_until("the path is shown", || fs::read_to_string(&place).is_ok());
@@ -62,11 +64,12 @@ impl Scene {
 
     /// Starts a cat(1) that copies the file `name` of the mount to the file `to`, and waits until
     /// it has opened the stream. Returns the process and the path of the copy.
-    fn read(&self, name: &str, to: &str) -> (Guard, PathBuf) {
+    fn start_reader(&self, name: &str, to: &str) -> (KillOnDropChild, PathBuf) {
         let to = self.folder.path(to);
         let mut cat = Command::new("cat");
         cat.arg(self.file(name)).stdin(Stdio::null()).stderr(Stdio::null());
-        let cat = Guard(cat.stdout(File::create(&to).expect("a file")).spawn().expect("cat"));
+        let cat =
+            KillOnDropChild(cat.stdout(File::create(&to).expect("a file")).spawn().expect("cat"));
         let streams = PathBuf::from(name);
         let stream = streams.parent().expect("a filter").join(".streams");
         let stream =
@@ -93,11 +96,11 @@ impl Scene {
 }
 
 /// Mounts a file system of the daemon's running paths on a new directory.
-fn mount(folder: &Scratch, daemon: &str, name: &str) -> Mounted {
+fn mount_file_system(folder: &Scratch, daemon: &str, name: &str) -> MountGuard {
     let pipes = folder.path(name);
     fs::create_dir(&pipes).expect("a folder");
-    let mounted = Mounted(pipes.clone());
-    let mut mount = streamline(&["mount"], daemon);
+    let mounted = MountGuard(pipes.clone());
+    let mut mount = streamline_command(&["mount"], daemon);
     assert!(mount.arg(&pipes).stderr(Stdio::null()).status().expect("a mount").success());
     mounted
 }
@@ -108,10 +111,10 @@ fn b8_kernel_filter_stream_equals_tcpdump_capture() {
     if need::require_command("tcpdump").is_none() {
         return;
     }
-    let Some(scene) = Scene::new("rx | udp | dport |53 count", "udp") else { return };
+    let Some(scene) = MountedPathFixture::new("rx | udp | dport |53 count", "udp") else { return };
     let programs = attached_program_ids(&scene.pair);
     let expected = scene.folder.path("tcpdump.pcap");
-    let before = packet_sockets(&scene.pair.server).len();
+    let before = packet_socket_inodes(&scene.pair.server).len();
     let mut tcpdump = scene.pair.server.command("tcpdump");
     // With its default length of frames, its ring has room for eight.
     tcpdump.args(["-i", SERVER_DEVICE, "-s", "2048", "-U", "-Z", "root", "--immediate-mode", "-w"]);
@@ -119,14 +122,14 @@ fn b8_kernel_filter_stream_equals_tcpdump_capture() {
         tcpdump.arg(&expected).arg("udp dst port 53");
         tcpdump
     });
-    wait_until("tcpdump listens", || packet_sockets(&scene.pair.server).len() > before);
+    wait_until("tcpdump listens", || packet_socket_inodes(&scene.pair.server).len() > before);
     let frames = datagrams(FRAMES);
     let mut readers = vec![
-        scene.read("udp/dport/53/all.pcap", "class.pcap"),
-        scene.read("udp/dport/53/all.pcap", "again.pcap"),
-        scene.read("udp/all.pcap", "udp.pcap"),
-        scene.read("udp/dport/80/all.jsonl", "web.jsonl"),
-        scene.read("udp/dport/443/all", "bytes"),
+        scene.start_reader("udp/dport/53/all.pcap", "class.pcap"),
+        scene.start_reader("udp/dport/53/all.pcap", "again.pcap"),
+        scene.start_reader("udp/all.pcap", "udp.pcap"),
+        scene.start_reader("udp/dport/80/all.jsonl", "web.jsonl"),
+        scene.start_reader("udp/dport/443/all", "bytes"),
     ];
     send_all(&scene.pair, &frames);
     let read = |file: &PathBuf| parse_capture(&fs::read(file).unwrap_or_default());
@@ -161,9 +164,9 @@ fn b8_kernel_filter_stream_equals_tcpdump_capture() {
 #[test]
 fn b9_killed_server_closes_the_streams_of_its_readers() {
     let request = "rx | ip | udp | sport | dport |53 count";
-    let Some(scene) = Scene::new(request, "ip/udp/sport/dport") else { return };
+    let Some(scene) = MountedPathFixture::new(request, "ip/udp/sport/dport") else { return };
     let programs = attached_program_ids(&scene.pair);
-    let other = mount(&scene.folder, &scene.daemon, "other");
+    let other = mount_file_system(&scene.folder, &scene.daemon, "other");
     let place = other.0.join(format!("rx:{SERVER_DEVICE}"));
     wait_until("the path is shown there, too", || place.join("ip/udp").is_dir());
     // Four filters can be read at once: as many are open, until the server dies.
@@ -181,7 +184,7 @@ fn b9_killed_server_closes_the_streams_of_its_readers() {
     let killed = Command::new("kill").args(["-9", &server.expect("a server")]).status();
     assert!(killed.expect("kill").success());
     wait_until("what they opened is closed", || File::open(scene.file(fifth)).is_ok());
-    let (_reader, read) = scene.read(fifth, "dport.pcap");
+    let (_reader, read) = scene.start_reader(fifth, "dport.pcap");
     let frames = datagrams(40);
     send_all(&scene.pair, &frames);
     wait_until("all frames are read", || {
@@ -192,8 +195,8 @@ fn b9_killed_server_closes_the_streams_of_its_readers() {
 
 #[test]
 fn b10_frames_that_stay_in_the_kernel_can_be_read() {
-    let Some(scene) = Scene::new("rx | discard", "discard") else { return };
-    let (_reader, read) = scene.read("all.pcap", "all.pcap");
+    let Some(scene) = MountedPathFixture::new("rx | discard", "discard") else { return };
+    let (_reader, read) = scene.start_reader("all.pcap", "all.pcap");
     let frames = datagrams(40);
     send_all(&scene.pair, &frames);
     wait_until("all frames are read", || {
@@ -204,7 +207,7 @@ fn b10_frames_that_stay_in_the_kernel_can_be_read() {
 
 #[test]
 fn b8_writes_that_bypass_kernel_filters_are_refused() {
-    let Some(scene) = Scene::new("rx | udp | dport |53 count", "udp") else { return };
+    let Some(scene) = MountedPathFixture::new("rx | udp | dport |53 count", "udp") else { return };
     let why = scene.expect_failure("printf x > rx/all.pcap");
     assert!(
         why.contains("`udp` runs in the kernel, where it cannot receive written bytes"),

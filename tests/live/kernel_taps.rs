@@ -2,18 +2,19 @@
 //! filter once, whether the twin or the user implementation classifies the frame. Opening a tap
 //! never replaces the program. Without a reader, no frame is copied. FEATURES B8, B9
 
-use crate::delegated::{attach, parse_as_daemon, plan_kernel_part};
+use crate::delegated::{attach_delegated_request, parse_as_daemon, plan_kernel_part};
+use crate::frame_sending::{parse_capture, send_all};
 use crate::frames::tagged_frames;
-use crate::numbers::{FRAME_LENGTH, numbered_frames};
-use crate::send::{parse_capture, send_all};
+use crate::numbered_frames::{FRAME_LENGTH, numbered_frames};
 use crate::shared_program::{
-    RunningRequest, attached_program_ids, datagrams, program_status, quiet_pair, send_until,
+    RunningRequest, attached_program_ids, datagrams, program_status, quiet_pair,
+    send_frames_until_stopped,
 };
-use engine::build::{BuiltPath, Settings};
+use engine::build::{BuiltPath, RunSettings};
 use engine::change::change;
-use engine::kernel::delegation::{OpenTaps, Owner};
-use engine::kernel::point::AttachPoints;
-use engine::live::Live;
+use engine::kernel::delegation::{OpenTaps, RequestOwner};
+use engine::kernel::shared_attach_point::AttachPoints;
+use engine::live::PathHandle;
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
 use engine::tap::{StreamForm, TapError, TapNode, TapRequest};
@@ -28,16 +29,21 @@ use std::thread::JoinHandle;
 use testkit::net::{NamespacePair, SERVER_DEVICE, WAIT_TIMEOUT, wait_until};
 
 /// A tap, and the bytes that its reader has read so far.
-struct Reader {
+struct TapReader {
     tap: Tap,
     thread: JoinHandle<()>,
     bytes: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Reader {
+impl TapReader {
     /// Opens a tap of a node, and starts a thread that reads it. `class` selects blocks as an arc
     /// does; an empty text selects as a plain pipe.
-    fn open(live: &Live, node: &str, class: &str, form: StreamForm) -> Result<Self, TapError> {
+    fn open(
+        live: &PathHandle,
+        node: &str,
+        class: &str,
+        form: StreamForm,
+    ) -> Result<Self, TapError> {
         let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
         let request = TapRequest {
             node: Some(TapNode::Name(node.to_owned())),
@@ -81,13 +87,13 @@ impl Reader {
     }
 }
 
-fn live_handle_of_request(request: &RunningRequest, text: &str) -> Live {
+fn live_handle_of_request(request: &RunningRequest, text: &str) -> PathHandle {
     let live = request.component_handles()[0].clone();
     live.set_request_text(text);
     live
 }
 
-fn open_taps(points: &AttachPoints) -> usize {
+fn open_tap_count(points: &AttachPoints) -> usize {
     program_status(points).requests.iter().map(|line| line.taps).sum()
 }
 
@@ -102,30 +108,33 @@ fn b8_kernel_tap_adds_no_program() {
     let programs = attached_program_ids(&pair);
     let frames = datagrams(FRAMES);
     send_all(&pair, &frames);
-    assert_eq!((open_taps(&points), program_status(&points).requests[0].delivered.blocks), (0, 0));
-    let capture = |node, class| Reader::open(&live, node, class, StreamForm::Capture);
+    assert_eq!(
+        (open_tap_count(&points), program_status(&points).requests[0].delivered.blocks),
+        (0, 0)
+    );
+    let capture = |node, class| TapReader::open(&live, node, class, StreamForm::Capture);
     let one = capture("udp", "").expect("a tap");
     let other = capture("udp", "").expect("a second reader");
     let dns = capture("dport", "53").expect("a class that an arc selects");
     let web = capture("dport", "80").expect("a class that no arc selects");
-    let lines = Reader::open(&live, "ip", "", StreamForm::Json).expect("lines");
+    let lines = TapReader::open(&live, "ip", "", StreamForm::Json).expect("lines");
     // Two readers of a filter share a tap.
-    assert_eq!(open_taps(&points), 3);
+    assert_eq!(open_tap_count(&points), 3);
     send_all(&pair, &frames);
     let with_port = |port: u16| -> Vec<Vec<u8>> {
         let of = |frame: &&Vec<u8>| frame[36..38] == port.to_be_bytes();
         frames.iter().filter(of).cloned().collect()
     };
     assert!(one.take_frames(FRAMES) == frames);
-    assert_eq!(open_taps(&points), 3);
+    assert_eq!(open_tap_count(&points), 3);
     assert!(other.take_frames(FRAMES) == frames);
-    wait_until("the tap is closed", || open_taps(&points) == 2);
+    wait_until("the tap is closed", || open_tap_count(&points) == 2);
     assert!(dns.take_frames(FRAMES / 4) == with_port(53));
     assert!(web.take_frames(FRAMES / 4) == with_port(80));
     let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
     wait_until("all lines are read", || count(&lines.read()) >= FRAMES);
     assert_eq!(count(&lines.close()), FRAMES);
-    wait_until("all taps are closed", || open_taps(&points) == 0);
+    wait_until("all taps are closed", || open_tap_count(&points) == 0);
     send_all(&pair, &frames);
     assert_eq!(attached_program_ids(&pair), programs, "the program stays");
     assert_eq!(program_status(&points).replaced, 0);
@@ -141,11 +150,11 @@ fn b10_tap_of_a_kernel_source_gets_its_frames() {
     let text = format!("rx {SERVER_DEVICE} | discard");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_handle_of_request(&request, &text);
-    let reader = Reader::open(&live, "rx", "", StreamForm::Capture).expect("a tap");
+    let reader = TapReader::open(&live, "rx", "", StreamForm::Capture).expect("a tap");
     let frames = datagrams(100);
     send_all(&pair, &frames);
     assert!(reader.take_frames(100) == frames);
-    let refused = Reader::open(&live, "discard", "", StreamForm::Capture).map(drop);
+    let refused = TapReader::open(&live, "discard", "", StreamForm::Capture).map(drop);
     assert!(matches!(refused, Err(TapError::NotTappable(_))), "{refused:?}");
     request.stop();
 }
@@ -161,18 +170,19 @@ fn frames_after_node(
     let text = format!("{source} | ip | tcp | count");
     let (paths, points) = pair.server.run_in_network_namespace(|| {
         let (graph, _) = pipeline::read_request(&text, &MachineRegistry::Local);
-        let machine = engine::machine::inspect();
+        let machine = engine::machine::inspect_machine();
         let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
         assert_eq!(plan.programs.is_empty(), source.contains("thread0"), "{text}");
         let points = AttachPoints::default();
         let extras = engine::build::PathOptions::default();
-        let paths = engine::build::build_with(&plan, Settings::default(), &points, &extras);
+        let paths =
+            engine::build::build_with_options(&plan, RunSettings::default(), &points, &extras);
         (paths.expect("paths"), points)
     });
     let live = paths.first().map(BuiltPath::live).expect("a path");
     live.set_request_text(&text);
     let thread = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
-    let reader = Reader::open(&live, node, "", StreamForm::Capture).expect("a tap");
+    let reader = TapReader::open(&live, node, "", StreamForm::Capture).expect("a tap");
     send_all(pair, frames);
     live.stop();
     let outcome = thread.join().expect("a run");
@@ -206,15 +216,15 @@ fn b8_taps_beyond_the_limit_are_refused() {
     let text = format!("rx {SERVER_DEVICE} | ip | udp | sport | dport |53 count");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_handle_of_request(&request, &text);
-    let begin = |node| Reader::open(&live, node, "", StreamForm::Capture);
-    let mut open: Vec<Reader> =
+    let begin = |node| TapReader::open(&live, node, "", StreamForm::Capture);
+    let mut open: Vec<TapReader> =
         ["rx", "ip", "udp", "sport"].into_iter().map(|node| begin(node).expect(node)).collect();
     let refused = begin("dport").map(drop).expect_err("four are open");
     assert!(refused.to_string().contains("at most 4 kernel filters"), "{refused}");
     let frames = datagrams(40);
     send_all(&pair, &frames);
     assert!(open.remove(0).take_frames(40) == frames);
-    wait_until("its tap is closed", || open_taps(&points) == 3);
+    wait_until("its tap is closed", || open_tap_count(&points) == 3);
     let last = begin("dport").expect("one was closed");
     send_all(&pair, &frames);
     assert_eq!(last.take_frames(40).len(), 40);
@@ -232,17 +242,17 @@ fn b8_filter_with_a_fifth_tap_stays_in_its_thread() {
     let text = format!("rx {SERVER_DEVICE} | ip | udp@thread0 | sport | dport |53 count");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_handle_of_request(&request, &text);
-    let begin = |node| Reader::open(&live, node, "", StreamForm::Capture).expect(node);
+    let begin = |node| TapReader::open(&live, node, "", StreamForm::Capture).expect(node);
     let open = NODES.map(begin);
     let edit = |words: [&str; 3]| {
         let edit = Edit::parse(&words).expect("an edit");
-        let machine = pair.server.run_in_network_namespace(engine::machine::inspect);
+        let machine = pair.server.run_in_network_namespace(engine::machine::inspect_machine);
         pair.server.run_in_network_namespace(|| change(&live, &edit, &machine, WAIT_TIMEOUT))
     };
     for filter in ["udp", "sport"] {
         edit(["move", filter, "kernel"]).expect("a move");
     }
-    assert_eq!(open_taps(&points), 4);
+    assert_eq!(open_tap_count(&points), 4);
     let frames = datagrams(40);
     send_all(&pair, &frames);
     let refused = edit(["move", "dport", "kernel"]).expect_err("four are read in the kernel");
@@ -253,7 +263,7 @@ fn b8_filter_with_a_fifth_tap_stays_in_its_thread() {
         assert!(reader.take_frames(40) == frames, "{node}");
     }
     // Once they have gone, the filter may run in the kernel.
-    wait_until("the taps are closed", || open_taps(&points) == 0);
+    wait_until("the taps are closed", || open_tap_count(&points) == 0);
     edit(["move", "dport", "kernel"]).expect("nothing is read");
     request.stop();
 }
@@ -288,17 +298,17 @@ fn check_tap_during_changes(filters: &str, edits: &[&str]) {
     let text = format!("rx {SERVER_DEVICE} | {filters}");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_handle_of_request(&request, &text);
-    let reader = Reader::open(&live, "udp", "", StreamForm::Capture).expect("a tap");
+    let reader = TapReader::open(&live, "udp", "", StreamForm::Capture).expect("a tap");
     let stop = AtomicBool::new(false);
     let sent = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| send_until(&pair, 200, &stop));
+        let sender = scope.spawn(|| send_frames_until_stopped(&pair, 200, &stop));
         let stops = StopOnDrop(&stop);
         for words in edits {
             let before = reader.read().len();
             wait_until("frames come", || reader.read().len() > before);
             let words: Vec<&str> = words.split(' ').collect();
             let edit = Edit::parse(&words).expect("an edit");
-            let machine = pair.server.run_in_network_namespace(engine::machine::inspect);
+            let machine = pair.server.run_in_network_namespace(engine::machine::inspect_machine);
             let done = pair
                 .server
                 .run_in_network_namespace(|| change(&live, &edit, &machine, WAIT_TIMEOUT));
@@ -323,15 +333,15 @@ fn b8_path_gets_each_frame_once_while_taps_open_and_close() {
     let text = format!("rx {SERVER_DEVICE} | ip | udp | dport |9 count");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_handle_of_request(&request, &text);
-    let stays = Reader::open(&live, "udp", "", StreamForm::Capture).expect("a tap");
+    let stays = TapReader::open(&live, "udp", "", StreamForm::Capture).expect("a tap");
     let stop = AtomicBool::new(false);
     let sent = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| send_until(&pair, 200, &stop));
+        let sender = scope.spawn(|| send_frames_until_stopped(&pair, 200, &stop));
         for node in ["rx", "ip", "dport"].into_iter().cycle().take(CHANGES) {
-            let reader = Reader::open(&live, node, "", StreamForm::Capture).expect("a tap");
+            let reader = TapReader::open(&live, node, "", StreamForm::Capture).expect("a tap");
             wait_until("a frame is read", || !parse_capture(&reader.read()).is_empty());
             drop(reader.close());
-            wait_until("its tap is closed", || open_taps(&points) == 1);
+            wait_until("its tap is closed", || open_tap_count(&points) == 1);
         }
         stop.store(true, Ordering::Relaxed);
         sender.join().expect("a sender")
@@ -349,19 +359,19 @@ fn b8_request_change_keeps_taps_of_other_requests() {
     let points = AttachPoints::default();
     let user = sys::process::OVERFLOW_ID;
     let line = |port: u16| format!("rx {SERVER_DEVICE} | ip | udp | dport |{port} count");
-    let (_, changed) = attach(&pair, &points, &line(53), user);
-    let (_, other) = attach(&pair, &points, &line(80), user - 1);
-    let machine = pair.server.run_in_network_namespace(engine::machine::inspect);
+    let (_, changed) = attach_delegated_request(&pair, &points, &line(53), user);
+    let (_, other) = attach_delegated_request(&pair, &points, &line(80), user - 1);
+    let machine = pair.server.run_in_network_namespace(engine::machine::inspect_machine);
     let taps_of_other = || {
         let each = program_status(&points).requests;
-        each.iter().find(|line| Some(line.number) == other.number()).map(|line| line.taps)
+        each.iter().find(|line| Some(line.number) == other.request_number()).map(|line| line.taps)
     };
     let mut running = changed;
     for (port, open) in [(443, OpenTaps::from_indices([2])), (53, OpenTaps::default())] {
         let next = pair.server.run_in_network_namespace(|| {
             let (graph, part) =
                 (parse_as_daemon(&line(port)), plan_kernel_part(&line(port), &machine));
-            let owner = Owner { uid: user, about: "" };
+            let owner = RequestOwner { uid: user, about: "" };
             let how = (&[][..], OpenTaps::from_indices([1]));
             let request = (&graph, &part);
             points.prepare_delegated_successor(
@@ -377,6 +387,6 @@ fn b8_request_change_keeps_taps_of_other_requests() {
         other.set_taps(&open).expect("few taps");
         running = next.switch().expect("a switch");
         assert_eq!(taps_of_other(), Some(open.iter().count()));
-        assert_eq!(open_taps(&points), 1 + open.iter().count());
+        assert_eq!(open_tap_count(&points), 1 + open.iter().count());
     }
 }

@@ -2,10 +2,10 @@
 //! the outer tag outside the frame. For each frame, a twin must set the same view as its user
 //! implementation does for the frame in a capture, for classified and for unanswered blocks.
 
+use crate::frame_sending::{send_all, write_capture};
 use crate::frames::tagged_frames;
 use crate::observer::{Observer, ObserverResult};
 use crate::scratch::Scratch;
-use crate::send::{send_all, write_capture};
 use filter::FilterKind;
 use filter::catalog::FILTERS;
 use std::process::Command;
@@ -63,7 +63,7 @@ fn counting_request(source: &str, chain: &str) -> String {
 }
 
 /// Returns the reports of all filters `count` and `hist`, in a fixed order.
-fn reports(ran: &ObserverResult) -> Vec<String> {
+fn count_and_hist_reports(ran: &ObserverResult) -> Vec<String> {
     let filters = ran.ledger["filters"].as_array().expect("filters").iter();
     let reports = filters.filter_map(|filter| {
         let name = filter["name"].as_str()?.split('#').next()?;
@@ -102,7 +102,7 @@ fn k1_v4_views_of_tagged_frames_equal_those_of_a_file() {
             let file = Observer::spawn(Command::new(streamline_program()), &line).wait();
             file.assert_balanced();
             assert_eq!(live.source().given, frames.len() as u64, "{chain}");
-            assert_eq!(reports(&live), reports(&file), "{chain}");
+            assert_eq!(count_and_hist_reports(&live), count_and_hist_reports(&file), "{chain}");
         }
     }
 }

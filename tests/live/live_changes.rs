@@ -4,15 +4,15 @@
 //! and in order, or its source counts it as lost.
 
 use crate::change::{LiveRequest, OPERATION_TIMEOUT, change_request};
-use crate::numbers::frame_number;
+use crate::frame_sending::{parse_capture, send_frames};
+use crate::numbered_frames::frame_number;
 use crate::scratch::Scratch;
-use crate::send::{parse_capture, send_frames};
-use crate::shared_program::{quiet_pair, send_until};
-use engine::live::Live;
+use crate::shared_program::{quiet_pair, send_frames_until_stopped};
+use engine::live::PathHandle;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use testkit::net::{CLIENT_DEVICE, NamespacePair, SERVER_DEVICE, wait_until};
-use testkit::{Frame, Segment};
+use testkit::{Frame, TcpHeader};
 
 /// The changes in the order in which a test makes them, all in the syntax of `set`.
 const CHANGES: [&str; 10] = [
@@ -34,8 +34,8 @@ const CHANGES: [&str; 10] = [
 fn message_halves(connections: u32, first: bool) -> Vec<Vec<u8>> {
     let frame = |connection: u32, sequence: u32, flags: u8, text: &str| {
         let source = format!("10.{}.{}.9", connection >> 8, connection & 0xff);
-        let ports = Segment { source: 4000, target: 80, window: 8192, ..Segment::default() };
-        let segment = Segment { sequence, flags, ..ports };
+        let ports = TcpHeader { source: 4000, target: 80, window: 8192, ..TcpHeader::default() };
+        let segment = TcpHeader { sequence, flags, ..ports };
         Frame::ethernet().ipv4(&source, "192.0.2.1").tcp(&segment, text.as_bytes())
     };
     let text = "GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n";
@@ -50,8 +50,8 @@ fn message_halves(connections: u32, first: bool) -> Vec<Vec<u8>> {
 }
 
 /// Returns the number of blocks held by `tcp`.
-fn held_block_count(live: &Live) -> u64 {
-    let ledger = live.counters(OPERATION_TIMEOUT).ledger;
+fn held_block_count(live: &PathHandle) -> u64 {
+    let ledger = live.take_snapshot(OPERATION_TIMEOUT).ledger;
     let tcp = ledger.filters.iter().find(|node| node.name == "tcp").map(|node| node.held.blocks);
     tcp.unwrap_or(0)
 }
@@ -76,7 +76,7 @@ fn change_under_traffic(pair: &NamespacePair, many: usize, connections: u32, apa
     let (mut pauses, mut drops) = (Vec::new(), 0);
     let begin = Instant::now();
     let sent = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| send_until(pair, apart_us, &stop));
+        let sender = scope.spawn(|| send_frames_until_stopped(pair, apart_us, &stop));
         let ends = StopSenderOnDrop(&stop);
         for words in CHANGES.iter().cycle().take(many) {
             let before = line.blocks_received();

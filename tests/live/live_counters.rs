@@ -2,9 +2,9 @@
 //! its end, its counters must equal those of its final report. (CONTRACT 19)
 
 use crate::daemon_fixture::{ALICE_UID, DAEMON_POLICY, DaemonFixture};
-use crate::send::send_all;
+use crate::frame_sending::send_all;
 use crate::shared_program::{RunningRequest, datagrams, quiet_pair};
-use engine::kernel::point::AttachPoints;
+use engine::kernel::shared_attach_point::AttachPoints;
 use member::client::Client;
 use member::protocol::Counters;
 use runtime::ledger::{EdgeKind, Ledger};
@@ -31,7 +31,7 @@ fn assert_live_counters_equal_final_counters(pair: &NamespacePair, source: &str)
     let lives = request.component_handles().to_vec();
     let ledger = || {
         let mut ledger = Ledger::default();
-        lives.iter().for_each(|live| ledger.add(live.counters(WAIT_TIMEOUT).ledger));
+        lives.iter().for_each(|live| ledger.add(live.take_snapshot(WAIT_TIMEOUT).ledger));
         ledger
     };
     for sent in [FRAMES, 2 * FRAMES] {
@@ -48,7 +48,7 @@ fn assert_live_counters_equal_final_counters(pair: &NamespacePair, source: &str)
         let sources: u64 = now.sources.iter().map(|(_, counters)| counters.given.blocks).sum();
         assert_eq!(sources, sent as u64, "{text}: {now:#?}");
         let mut totals = Ledger::default();
-        lives.iter().for_each(|live| totals.add(live.totals_ledger(WAIT_TIMEOUT)));
+        lives.iter().for_each(|live| totals.add(live.ledger_by_number(WAIT_TIMEOUT)));
         assert_eq!(totals.sources, now.sources, "{text}");
         assert_eq!(totals.imbalances(), [], "{text}");
     }
@@ -84,7 +84,7 @@ fn live_counters_of_redirected_frames_equal_the_final_counters() {
 fn live_counters_include_filters_that_the_daemon_runs() {
     let Some(fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };
     let text = format!("rx {SERVER_DEVICE} | udp | dport |53 count");
-    let observer = fixture.run(ALICE_UID, &text);
+    let observer = fixture.run_request(ALICE_UID, &text);
     let path = fixture.path_id(&observer);
     let counters = || -> Counters {
         let client = Client::connect_at(&fixture.daemon_directory()).expect("a daemon");

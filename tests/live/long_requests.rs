@@ -3,10 +3,10 @@
 //! filter in the process. The results equal the results of the same request in a thread. [FEATURES
 //! V5; CONTRACT 18, 19]
 
+use crate::frame_sending::send_all;
 use crate::frames::tagged_frames;
 use crate::observer::{Observer, ObserverResult};
 use crate::program_limits::{filter_entry, kernel_refusals, quiet_pair};
-use crate::send::send_all;
 use crate::shared_program::datagrams;
 use serde_json::Value;
 use std::io::{BufReader, Read as _};
@@ -58,7 +58,7 @@ pub(crate) fn unsure_frames() -> Vec<Vec<u8>> {
     let piece = |offset, more| {
         let frame =
             Frame::ethernet().ipv4(SOURCE_ADDRESS, DESTINATION_ADDRESS).fragment(offset, more);
-        frame.protocol(17, &[0; 64])
+        frame.ip_payload(17, &[0; 64])
     };
     let mut frames = Vec::new();
     for _ in 0..UNSURE_COPIES {
@@ -179,7 +179,7 @@ fn v5_too_many_exits_per_frame_leave_a_kernel_prefix() {
 #[test]
 fn v5_lapped_frames_are_counted_for_their_exit() {
     const LAPPED_FRAMES: u64 = 20_000;
-    const SIZE: usize = 400;
+    const FRAME_SIZE: usize = 400;
     let Some(pair) = quiet_pair() else { return };
     let sure = |payload: &[u8]| {
         Frame::ethernet().ipv4(SOURCE_ADDRESS, DESTINATION_ADDRESS).udp(4000, 9, payload)
@@ -189,7 +189,7 @@ fn v5_lapped_frames_are_counted_for_their_exit() {
     let at = [sure(&[]).len(), unsure_frames(&[]).len()];
     let frames = (0..LAPPED_FRAMES).map(|number: u64| {
         let way = usize::from(number.is_multiple_of(3));
-        let mut payload = vec![0; SIZE - at[way]];
+        let mut payload = vec![0; FRAME_SIZE - at[way]];
         payload[..8].copy_from_slice(&number.to_be_bytes());
         if way == 0 { sure(&payload) } else { unsure_frames(&payload) }
     });
@@ -199,7 +199,7 @@ fn v5_lapped_frames_are_counted_for_their_exit() {
     observer.signal("INT");
     let mut capture = BufReader::new(out);
     capture.read_exact(&mut [0; 24]).expect("a capture begins");
-    let (mut record, mut received) = (vec![0; 16 + SIZE], Vec::new());
+    let (mut record, mut received) = (vec![0; 16 + FRAME_SIZE], Vec::new());
     while capture.read_exact(&mut record).is_ok() {
         let frame = &record[16..];
         let at = at[usize::from(frame[12..14] == [0x86, 0xdd])];

@@ -263,7 +263,7 @@ impl ObserverResult {
 
     /// Returns the frames of a capture that the request wrote, in order.
     pub(crate) fn frames(&self, name: &str) -> Vec<Vec<u8>> {
-        crate::send::parse_capture(&self.file(name))
+        crate::frame_sending::parse_capture(&self.file(name))
     }
 }
 

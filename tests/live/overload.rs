@@ -4,15 +4,17 @@
 //! The reader writes a capture into a pipe, from which the test reads one frame for every ten
 //! frames sent. So the rate of the flood is ten times the reader's rate on any machine.
 
-use crate::numbers::{assert_missing_is_reported, frame_number, frame_numbers, numbered_frames};
+use crate::frame_sending::send_frames;
+use crate::numbered_frames::{
+    assert_missing_is_reported, frame_number, frame_numbers, numbered_frames,
+};
 use crate::observer::{Observer, ObserverResult};
-use crate::send::send_frames;
 use std::io::{BufReader, Read};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use testkit::net::{
-    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, counters, wait_until,
+    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, device_counters, wait_until,
 };
 
 /// Number of frames that a test sends to the request.
@@ -65,7 +67,7 @@ fn is_readable(pipe: &impl AsFd) -> bool {
 
 /// Returns the number of frames that the device received or dropped.
 fn frames_received(pair: &NamespacePair) -> u64 {
-    let counters = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
+    let counters = device_counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     counters.received + counters.receive_dropped
 }
 

@@ -4,15 +4,15 @@
 //! The users are threads with their own user ids, in namespaces of the test. All rings of a user
 //! are searched for other users' data.
 
+use crate::frame_sending::parse_capture;
 use crate::observer::Observer;
 use crate::privilege::copy_program_for_every_user;
 use crate::scratch::Scratch;
-use crate::send::parse_capture;
-use endpoint::source::kernel::reader::Reader;
-use engine::kernel::delegation::{DelegatedProgram, DelegatedRequest, KernelPart, Owner};
-use engine::kernel::point::AttachPoints;
+use endpoint::source::kernel::reader::KernelRingReader;
+use engine::kernel::delegation::{DelegatedProgram, DelegatedRequest, KernelPart, RequestOwner};
+use engine::kernel::shared_attach_point::AttachPoints;
 use engine::registry::MachineRegistry;
-use pipeline::plan::{complete, plan};
+use pipeline::plan::{complete_with_sinks, plan};
 use rustix::fs::fchown;
 use rustix::net::{AddressFamily, SocketType, ipproto, socket};
 use rustix::process::{Gid, Uid};
@@ -75,7 +75,7 @@ impl Tap {
     fn attach(space: &Namespace, points: &AttachPoints, user: u32, text: &str) -> Self {
         let (delegated, running): (DelegatedProgram, DelegatedRequest) = space
             .run_in_network_namespace(|| {
-                let machine = engine::machine::inspect();
+                let machine = engine::machine::inspect_machine();
                 let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
                 assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
                 let planned =
@@ -86,9 +86,9 @@ impl Tap {
                 nodes.sort_unstable_by_key(|id| id.0);
                 let part = KernelPart { nodes, ring: program.ring.clone() };
                 let attached = points.attach_delegated(
-                    (&complete(graph, &MachineRegistry::Local).0, &part),
+                    (&complete_with_sinks(graph, &MachineRegistry::Local).0, &part),
                     &machine,
-                    Owner { uid: user, about: "" },
+                    RequestOwner { uid: user, about: "" },
                     &|_| Ok(()),
                 );
                 attached.unwrap_or_else(|why| panic!("{text}: {why}"))
@@ -99,7 +99,7 @@ impl Tap {
 
     /// Returns all packets that the tap has recorded, ordered by time.
     fn packets(&self) -> Vec<UserPacket> {
-        let mut reader = Reader::new(Arc::clone(&self.rings), vec![0]);
+        let mut reader = KernelRingReader::new(Arc::clone(&self.rings), vec![0]);
         reader.load_writer_positions();
         let mut all = Vec::new();
         while let Some(handed) = reader.front_frame() {
@@ -115,7 +115,7 @@ impl Tap {
 
     /// Returns true if one of the rings that the user has mapped contains the bytes `mark`.
     fn contains_mark(&self, mark: &[u8]) -> bool {
-        [self.rings.records(), &*self.rings].into_iter().any(|rings| {
+        [self.rings.record_rings(), &*self.rings].into_iter().any(|rings| {
             let mut bytes = vec![0; rings.memory().len()];
             assert!(rings.memory().copy(0, &mut bytes));
             bytes.windows(mark.len()).any(|part| part == mark)
@@ -274,7 +274,7 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
         assert!(!tap.contains_mark(b"the last"), "root's");
     }
     // Some memory of the small rings has been reused.
-    let written = |cpu| small.rings.region(cpu).expect("a region").committed_position();
+    let written = |cpu| small.rings.cpu_ring(cpu).expect("a region").committed_position();
     let most = (0..small.rings.layout().cpus).map(written).max().expect("a processor");
     assert!(most > 2 * u64::from(small.rings.layout().bytes), "{most}");
     assert!(

@@ -1,8 +1,8 @@
 //! Tests without privileges. The error names the missing capability and the remedy; in a namespace
 //! of the user's own, observation works.
 
+use crate::frame_sending::parse_capture;
 use crate::scratch::Scratch;
-use crate::send::parse_capture;
 use std::path::PathBuf;
 use std::process::Command;
 use testkit::need;

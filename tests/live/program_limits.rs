@@ -1,10 +1,10 @@
 //! Tests of the counters of a request that runs in the kernel (time, notifications), and of
 //! requests that do not fit into one program.
 
-use crate::numbers::{FRAME_LENGTH, numbered_frames};
+use crate::frame_sending::send_all;
+use crate::numbered_frames::{FRAME_LENGTH, numbered_frames};
 use crate::observer::{Observer, ObserverResult};
 use crate::scratch::Scratch;
-use crate::send::send_all;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use testkit::need;

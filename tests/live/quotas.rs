@@ -5,11 +5,11 @@ use crate::daemon_fixture::{
     ALICE_UID, BOB_UID, CAROL_UID, DAEMON_POLICY, DAVE_UID, DaemonFixture,
 };
 use crate::observer::Observer;
-use crate::shared_program::{attached_program_ids, send_until};
+use crate::shared_program::{attached_program_ids, send_frames_until_stopped};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::need;
-use testkit::net::{CLIENT_DEVICE, SERVER, SERVER_DEVICE, counters, wait_until};
+use testkit::net::{CLIENT_DEVICE, SERVER, SERVER_DEVICE, device_counters, wait_until};
 
 #[test]
 fn t12_only_the_request_over_its_kernel_quota_ends() {
@@ -22,12 +22,12 @@ fn t12_only_the_request_over_its_kernel_quota_ends() {
         return;
     }
     let line = format!("rx {SERVER_DEVICE} ring=1MB | udp | dport |9 pcap /dev/null");
-    let mut alice = fixture.run(ALICE_UID, &line);
-    let bob = fixture.run(BOB_UID, &line);
+    let mut alice = fixture.run_request(ALICE_UID, &line);
+    let bob = fixture.run_request(BOB_UID, &line);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _ends = StopSenderOnDrop(&stop);
-        scope.spawn(|| send_until(&fixture.pair, 500, &stop));
+        scope.spawn(|| send_frames_until_stopped(&fixture.pair, 500, &stop));
         wait_until("alice's line is ended", || !alice.is_running());
     });
     let ran = alice.wait();
@@ -52,7 +52,7 @@ fn t12_daemon_sends_no_frames_for_users_without_right() {
     if need::require_command("setpriv").is_none() {
         return;
     }
-    let sent = || counters(&fixture.pair.server, "lo").expect("it is there").sent;
+    let sent = || device_counters(&fixture.pair.server, "lo").expect("it is there").sent;
     let before = sent();
     let line = format!("rx {SERVER_DEVICE} | udp | dport |9 redirect lo");
     let refused = Observer::spawn(fixture.command(ALICE_UID), &line).wait();
@@ -67,7 +67,7 @@ fn t12_daemon_sends_no_frames_for_users_without_right() {
     );
     // The rejected request may not attach any of its parts. Requests that only observe may run.
     let line = format!("rx {SERVER_DEVICE} ring=1MB | udp | dport |9 pcap /dev/null");
-    let watches = fixture.run(ALICE_UID, &line);
+    let watches = fixture.run_request(ALICE_UID, &line);
     fixture.pair.client.run_in_network_namespace(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..20 {
@@ -96,8 +96,8 @@ fn captures_during(
     fixture: &mut DaemonFixture,
     action: impl FnOnce(&DaemonFixture),
 ) -> [Vec<u8>; 2] {
-    let taps =
-        [CAROL_UID, DAVE_UID].map(|uid| fixture.run(uid, "rx own=yes ring=1MB | pcap own.pcap"));
+    let taps = [CAROL_UID, DAVE_UID]
+        .map(|uid| fixture.run_request(uid, "rx own=yes ring=1MB | pcap own.pcap"));
     action(fixture);
     let captures = taps.map(|tap: Observer| {
         let ran = tap.stop();
@@ -114,7 +114,7 @@ fn contains_mark(bytes: &[u8], mark: &str) -> bool {
 
 #[test]
 fn p7_multicast_reaches_users_whose_sockets_joined() {
-    const GROUPS: [(u32, u16, &str); 2] =
+    const MULTICAST_GROUPS: [(u32, u16, &str); 2] =
         [(CAROL_UID, 5001, "<carol's>"), (DAVE_UID, 5002, "<dave's>")];
     let Some(mut fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };
     if need::require_command("setpriv").is_none() {
@@ -122,7 +122,7 @@ fn p7_multicast_reaches_users_whose_sockets_joined() {
     }
     let captures = captures_during(&mut fixture, |fixture| {
         fixture.pair.client.run_ip(&format!("route add 224.0.0.0/4 dev {CLIENT_DEVICE}"));
-        for (uid, port, mark) in GROUPS {
+        for (uid, port, mark) in MULTICAST_GROUPS {
             let group = Ipv4Addr::new(239, 1, 1, port.to_be_bytes()[1]);
             let socket = fixture.pair.server.run_in_network_namespace(|| {
                 let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).expect("a socket");
@@ -143,8 +143,8 @@ fn p7_multicast_reaches_users_whose_sockets_joined() {
             });
         }
     });
-    for (captures, (_, _, own)) in captures.iter().zip(GROUPS) {
-        for (_, _, mark) in GROUPS {
+    for (captures, (_, _, own)) in captures.iter().zip(MULTICAST_GROUPS) {
+        for (_, _, mark) in MULTICAST_GROUPS {
             assert_eq!(contains_mark(captures, mark), mark == own, "{own}: {mark}");
         }
     }

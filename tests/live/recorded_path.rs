@@ -1,9 +1,9 @@
 //! Test of a live path that is recorded under traffic into one file. The record is replayed as a
 //! user on another machine would replay it, and the outputs must be identical.
 
-use crate::numbers::{FRAME_LENGTH, numbered_frames};
+use crate::frame_sending::send_all;
+use crate::numbered_frames::{FRAME_LENGTH, numbered_frames};
 use crate::observer::Observer;
-use crate::send::send_all;
 use std::process::Command;
 use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 use testkit::streamline_program;

@@ -3,12 +3,12 @@
 //! The host at the other end receives the same frames. A thread sends the frames that the kernel
 //! cannot send. [SL §5.5, §6.1; CONTRACT 2, 25]
 
-use crate::numbers::{frame_number, frame_numbers};
+use crate::frame_sending::{capture_length, send_frames};
+use crate::numbered_frames::{frame_number, frame_numbers};
 use crate::observer::{Observer, ObserverResult};
-use crate::send::{capture_length, send_frames};
 use serde_json::Value;
 use testkit::net::{
-    CLIENT_DEVICE, DevicePairSettings, Namespace, NamespacePair, SERVER_DEVICE, counters,
+    CLIENT_DEVICE, DevicePairSettings, Namespace, NamespacePair, SERVER_DEVICE, device_counters,
     wait_until,
 };
 use testkit::{Frame, need};
@@ -47,7 +47,7 @@ impl VethChain {
     /// Sends frames to the server, in groups that fit into every queue.
     fn send_all(&self, frames: &[Vec<u8>]) {
         let came = || {
-            let counters = counters(&self.pair.server, SERVER_DEVICE).expect("the device");
+            let counters = device_counters(&self.pair.server, SERVER_DEVICE).expect("the device");
             counters.received + counters.receive_dropped
         };
         for bunch in frames.chunks(100) {

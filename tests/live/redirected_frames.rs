@@ -2,14 +2,15 @@
 //! the ledger accounts for each of them, and existing programs stay attached. [FEATURES G1, G3, G5,
 //! G7, V17; CONTRACT 2, 3]
 
-use crate::numbers::{frame_numbers, numbered_frames};
+use crate::frame_sending::{capture_length, send_frames};
+use crate::numbered_frames::{frame_numbers, numbered_frames};
 use crate::observer::{Observer, has_xdp_program};
-use crate::send::{capture_length, send_frames};
 use std::net::UdpSocket;
 use sys::bpf::{ChainPosition, Link, LinkTarget, Program, ProgramKind, TrafficDirection, XdpMode};
 use sys::net::RouteSocket;
 use testkit::net::{
-    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, counters, wait_until,
+    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, device_counters,
+    wait_until,
 };
 use testkit::streamline_program;
 use testkit::{Frame, need};
@@ -36,7 +37,7 @@ fn start_redirecting(pair: &NamespacePair, line: &str) -> Observer {
 
 /// Returns the number of frames that the server's device received or dropped.
 fn frames_received(pair: &NamespacePair) -> u64 {
-    let counters = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
+    let counters = device_counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     counters.received + counters.receive_dropped
 }
 
@@ -99,7 +100,7 @@ fn g1_frames_have_their_receive_time() {
 }
 
 #[test]
-fn g1_frames_without_room_are_ring_losses() {
+fn g1_frames_without_ring_space_are_counted_as_lost() {
     let Some(pair) = quiet_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} take ring=512K | pcap seen.pcap");
     let observer = start_redirecting(&pair, &line);
@@ -164,7 +165,7 @@ fn g1_frames_longer_than_a_buffer_arrive_whole() {
     };
     let payload = |length: usize| (0..length).map(|at| (at * 7) as u8).collect::<Vec<u8>>();
     let lengths = [46, 3_826, 3_827, 4_082, 7_700, 8_986, 60, 9_000, 1_500];
-    let frame = |length: &usize| Frame::ethernet().ethertype(0x88b5, &payload(*length));
+    let frame = |length: &usize| Frame::ethernet().link_payload(0x88b5, &payload(*length));
     let frames: Vec<Vec<u8>> = lengths.iter().cycle().take(900).map(frame).collect();
     let ran = redirect_in_groups(&pair, &format!("rx {SERVER_DEVICE} take"), &frames, 9);
     ran.assert_lossless();
@@ -239,7 +240,7 @@ fn g2_tags_are_inline_wherever_the_driver_puts_them() {
         let index = index.expect("it is there").index;
         let program =
             Program::load(ProgramKind::Tc, "push", &PUSH_TAG_CODE.concat()).expect("it is right");
-        Link::tcx(&program, index, TrafficDirection::Egress, ChainPosition::Head, None)
+        Link::attach_tcx(&program, index, TrafficDirection::Egress, ChainPosition::Head, None)
             .expect("it is there")
     });
     // One of the frames is longer than a buffer.
@@ -277,7 +278,7 @@ fn v17_existing_xdp_program_is_kept_and_named() {
     let index = device_index(&pair);
     let link = pair.server.run_in_network_namespace(|| {
         let foreign = Program::load(ProgramKind::Xdp, "somebody_else", &PASS_CODE).unwrap();
-        Link::xdp(&foreign, index, XdpMode::Native).unwrap()
+        Link::attach_xdp(&foreign, index, XdpMode::Native).unwrap()
     });
     let line = format!("rx {SERVER_DEVICE} take | count");
     let output = pair.server.command(streamline_program()).args(["run", &line]).output().unwrap();
@@ -442,7 +443,7 @@ fn g6_changed_or_joined_frames_are_copied() {
     assert_eq!(tx_counter(&ran, "moved by AF_XDP"), Some(0), "{}", ran.ledger);
     let payload =
         |number: usize| vec![number as u8; if number.is_multiple_of(3) { 8_000 } else { 50 }];
-    let long = |number| Frame::ethernet().ethertype(0x88b5, &payload(number));
+    let long = |number| Frame::ethernet().link_payload(0x88b5, &payload(number));
     let frames: Vec<Vec<u8>> = (0..300).map(long).collect();
     let line = format!("rx {SERVER_DEVICE} take | tx back0 qdisc=no");
     let (ran, arrived) = run_forwarding(&pair, &line, false, &frames);

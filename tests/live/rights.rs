@@ -2,11 +2,11 @@
 //! deepest permitted space, have the same result on the same frames, and report why a deeper
 //! placement was refused. Only the test itself runs as root.
 
-use crate::numbers::{FRAME_LENGTH, numbered_frames};
+use crate::frame_sending::send_all;
+use crate::numbered_frames::{FRAME_LENGTH, numbered_frames};
 use crate::observer::{Observer, ObserverResult};
 use crate::privilege::copy_program_for_every_user;
 use crate::scratch::Scratch;
-use crate::send::send_all;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;

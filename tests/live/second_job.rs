@@ -59,9 +59,9 @@ for thread in threads: thread.join()
 ";
 
 /// A process that is killed on drop.
-pub(crate) struct Guard(pub(crate) Child);
+pub(crate) struct KillOnDropChild(pub(crate) Child);
 
-impl Drop for Guard {
+impl Drop for KillOnDropChild {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -69,10 +69,10 @@ impl Drop for Guard {
 }
 
 /// A mount that is removed on drop.
-pub(crate) struct Mounted(pub(crate) PathBuf);
+pub(crate) struct MountGuard(pub(crate) PathBuf);
 
-impl Mounted {
-    fn number(&self, name: &str) -> u64 {
+impl MountGuard {
+    fn read_number_file(&self, name: &str) -> u64 {
         fs::read_to_string(self.0.join(name))
             .ok()
             .and_then(|text| text.trim().parse().ok())
@@ -80,18 +80,18 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountGuard {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).stderr(Stdio::null()).status();
     }
 }
 
-pub(crate) fn spawn(mut command: Command) -> Guard {
+pub(crate) fn spawn(mut command: Command) -> KillOnDropChild {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    Guard(command.spawn().expect("a program"))
+    KillOnDropChild(command.spawn().expect("a program"))
 }
 
-pub(crate) fn streamline(words: &[&str], daemon: &str) -> Command {
+pub(crate) fn streamline_command(words: &[&str], daemon: &str) -> Command {
     let mut command = Command::new(streamline_program());
     command.args(words).env("STREAMLINE_DAEMON", daemon);
     command
@@ -99,15 +99,15 @@ pub(crate) fn streamline(words: &[&str], daemon: &str) -> Command {
 
 /// Stops the path whose listing contains a word.
 fn stop_path_listed_with(word: &str, daemon: &str) {
-    let listed = streamline(&["ps"], daemon).output().expect("ps").stdout;
+    let listed = streamline_command(&["ps"], daemon).output().expect("ps").stdout;
     let listed = String::from_utf8_lossy(&listed);
     let line = listed.lines().find(|line| line.contains(word)).expect("the path");
     let number = line.split_whitespace().next().expect("a number");
-    assert!(streamline(&["stop", number], daemon).status().expect("stop").success());
+    assert!(streamline_command(&["stop", number], daemon).status().expect("stop").success());
 }
 
 /// Waits until a process has opened this file.
-fn wait_until_open(file: &Path) {
+fn wait_until_file_is_open(file: &Path) {
     wait_until("the stream is open", || {
         let processes = fs::read_dir("/proc").expect("processes").flatten();
         let mut open = processes.filter_map(|one| fs::read_dir(one.path().join("fd")).ok());
@@ -116,7 +116,7 @@ fn wait_until_open(file: &Path) {
 }
 
 /// Returns a request as the client sends it.
-fn request(connection: usize, number: usize) -> String {
+fn http_request_text(connection: usize, number: usize) -> String {
     let up = if number.is_multiple_of(7) { "/.." } else { "" };
     format!("GET {up}/c{connection}/{number} HTTP/1.1\r\nHost: h\r\nX-N: {number}\r\n\r\n")
 }
@@ -132,7 +132,7 @@ fn replace_placeholders(program: &str) -> String {
 
 /// Asserts that a text contains each request without `..` exactly once, in the order of its
 /// connection.
-fn assert_each_once(text: &str) {
+fn assert_each_clean_request_once(text: &str) {
     let got = request_numbers_in(text);
     for connection in 0..CONNECTIONS {
         let own = got.iter().filter(|(of, _)| *of == connection).map(|(_, number)| *number);
@@ -174,7 +174,8 @@ fn python_command(namespace: &Namespace, program: &str) -> Command {
 /// Returns the length in bytes of all requests that the client sends.
 fn bytes_sent() -> u64 {
     let sent = (0..CONNECTIONS).flat_map(|connection| {
-        (0..REQUESTS_PER_CONNECTION).map(move |number| request(connection, number).len() as u64)
+        (0..REQUESTS_PER_CONNECTION)
+            .map(move |number| http_request_text(connection, number).len() as u64)
     });
     sent.sum()
 }
@@ -192,9 +193,9 @@ fn run_clean_requests_job(source: &str, space: &str) {
     let folder = Scratch::new();
     let (daemon, pipes) = (folder.path("daemon").display().to_string(), folder.path("pipes"));
     fs::create_dir(&pipes).expect("a folder");
-    let _daemon = spawn(streamline(&["daemon", "--socket", &daemon], &daemon));
+    let _daemon = spawn(streamline_command(&["daemon", "--socket", &daemon], &daemon));
     wait_until("a daemon answers", || {
-        streamline(&["ps"], &daemon).output().is_ok_and(|ran| ran.status.success())
+        streamline_command(&["ps"], &daemon).output().is_ok_and(|ran| ran.status.success())
     });
     let _server = spawn(python_command(&pair.server, SERVER_PROGRAM));
     pair.server.wait_until_listening((SERVER, 80));
@@ -202,8 +203,8 @@ fn run_clean_requests_job(source: &str, space: &str) {
     path.args(["run", "-q", "--no-adapt", &format!("{source} | {PATH_FILTERS}")])
         .env("STREAMLINE_DAEMON", &daemon);
     let _path = spawn(path);
-    let mounted = Mounted(pipes.clone());
-    let mount = streamline(&["mount"], &daemon).arg(&pipes).stderr(Stdio::null()).status();
+    let mounted = MountGuard(pipes.clone());
+    let mount = streamline_command(&["mount"], &daemon).arg(&pipes).stderr(Stdio::null()).status();
     assert!(mount.expect("a mount").success());
     let above = format!("{}/{SOURCE_DIRECTORIES}", source.replace(' ', ":"));
     let head = format!("{above}/http");
@@ -227,25 +228,25 @@ fn run_clean_requests_job(source: &str, space: &str) {
     let received = folder.path("received");
     let mut reader = Command::new("cat");
     reader.arg(&get).stdout(fs::File::create(&received).expect("a file"));
-    let mut reader = Guard(reader.spawn().expect("cat"));
-    wait_until_open(&get.with_file_name(".streams").join("all"));
-    let mut job = Guard(shell(SHELL_JOB[2]).spawn().expect("a shell"));
-    wait_until_open(&pipes.join(&head).join(".streams/all"));
+    let mut reader = KillOnDropChild(reader.spawn().expect("cat"));
+    wait_until_file_is_open(&get.with_file_name(".streams").join("all"));
+    let mut job = KillOnDropChild(shell(SHELL_JOB[2]).spawn().expect("a shell"));
+    wait_until_file_is_open(&pipes.join(&head).join(".streams/all"));
     assert!(python_command(&pair.client, CLIENT_PROGRAM).status().expect("a client").success());
     let sent = bytes_sent();
     wait_until("all are read", || {
-        mounted.number(&format!("{head}/stats/taken_by_readers")) == sent
+        mounted.read_number_file(&format!("{head}/stats/taken_by_readers")) == sent
     });
     // The end of the first path ends the job, as grep keeps its output until then.
     stop_path_listed_with("untcp", &daemon);
     wait_until("the job ends", || job.0.try_wait().expect("a child").is_some());
-    let written = || mounted.number("httpclean/stats/written");
+    let written = || mounted.read_number_file("httpclean/stats/written");
     wait_until("all are written", || {
-        written() > 0 && written() == mounted.number("httpclean/stats/bytes")
+        written() > 0 && written() == mounted.read_number_file("httpclean/stats/bytes")
     });
     assert!(written() < sent, "lines are missing");
-    assert!(streamline(&["stop", "httpclean"], &daemon).status().expect("stop").success());
+    assert!(streamline_command(&["stop", "httpclean"], &daemon).status().expect("stop").success());
     wait_until("the reader ends", || reader.0.try_wait().expect("a child").is_some());
     let text = fs::read_to_string(&received).expect("a text");
-    assert_each_once(&text);
+    assert_each_clean_request_once(&text);
 }

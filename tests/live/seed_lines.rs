@@ -5,13 +5,14 @@
 //! Some of the papers' requests have no source; `rx |` is then added in front. `f`, `a` and `b` of
 //! the papers stand for any filter, and are replaced by `count` and `sample`.
 
+use crate::frame_sending::{parse_capture, send_all};
 use crate::observer::{Observer, ObserverResult};
-use crate::send::{parse_capture, send_all};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::net::{
-    CLIENT_DEVICE, DevicePairSettings, NamespacePair, counters, wait_until, wait_until_received,
+    CLIENT_DEVICE, DevicePairSettings, NamespacePair, device_counters, wait_until,
+    wait_until_received,
 };
 use testkit::streamline_program;
 
@@ -222,7 +223,8 @@ fn run_with_reader(
 fn run_with_writer(pair: &NamespacePair, line: &str, name: &str, capture: &Path) -> ObserverResult {
     let observer = Observer::spawn(pair.server.command(streamline_program()), line);
     wait_for_sockets(pair, name, 1);
-    let before = counters(&pair.client, CLIENT_DEVICE).expect("the device is there").received;
+    let before =
+        device_counters(&pair.client, CLIENT_DEVICE).expect("the device is there").received;
     let mut cat = pair.server.command(streamline_program());
     let cat = cat.args(["cat", "--write", "--pcap", name]);
     let wrote = cat.stdin(File::open(capture).expect("the example")).status().expect("cat");

@@ -5,9 +5,9 @@
 use crate::daemon_fixture::{
     ALICE_UID, BOB_UID, CAROL_UID, DAEMON_POLICY, DAVE_UID, DaemonFixture,
 };
-use crate::numbers::frame_numbers;
+use crate::numbered_frames::frame_numbers;
 use crate::observer::{Observer, ObserverResult};
-use crate::shared_program::{attached_program_ids, send_until};
+use crate::shared_program::{attached_program_ids, send_frames_until_stopped};
 use member::client::Client;
 use member::protocol::KernelProgram;
 use std::net::UdpSocket;
@@ -85,7 +85,7 @@ fn filters_with_users(program: &KernelProgram) -> Vec<(String, usize)> {
 
 /// Asserts that numbered frames arrived in order, each at most once. From the first number that
 /// arrived up to `sent`, each missing number must be counted as lost.
-pub(crate) fn assert_each_once(ran: &ObserverResult, sent: u64) {
+pub(crate) fn assert_each_frame_once_or_lost(ran: &ObserverResult, sent: u64) {
     ran.assert_balanced();
     let numbers = frame_numbers(&ran.frames("all.pcap"));
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order: {}", ran.ledger);
@@ -101,7 +101,7 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
         return;
     }
     let line = format!("rx {SERVER_DEVICE} ring=16MB | udp | dport |9 pcap all.pcap");
-    let users = [ALICE_UID, BOB_UID, DAVE_UID].map(|uid| fixture.run(uid, &line));
+    let users = [ALICE_UID, BOB_UID, DAVE_UID].map(|uid| fixture.run_request(uid, &line));
     let [alice, bob, _] = users.each_ref().map(|user| fixture.path_id(user));
     assert_eq!(fixture.shared_program().lines.len(), 3);
     let stop = AtomicBool::new(false);
@@ -110,7 +110,7 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
     };
     let sent = std::thread::scope(|scope| {
         let _ends = StopSenderOnDrop(&stop);
-        let sender = scope.spawn(|| send_until(&fixture.pair, 500, &stop));
+        let sender = scope.spawn(|| send_frames_until_stopped(&fixture.pair, 500, &stop));
         wait_until("frames come", || given() > 0);
         // One after the other: each is one update of the link.
         for words in ALICES_CHANGES {
@@ -148,7 +148,7 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
         sender.join().expect("a sender")
     });
     for user in users {
-        assert_each_once(&user.stop(), sent);
+        assert_each_frame_once_or_lost(&user.stop(), sent);
     }
     assert_eq!(fixture.shared_programs().programs, [], "nothing runs any more");
     fixture.stop();
@@ -172,7 +172,7 @@ fn p5_change_cannot_exceed_the_policy() {
         return;
     }
     let line = format!("rx {SERVER_DEVICE} | udp @kernel | dport |9 pcap all.pcap");
-    let alice = fixture.run(ALICE_UID, &line);
+    let alice = fixture.run_request(ALICE_UID, &line);
     let (path, before) = (fixture.path_id(&alice), fixture.shared_program());
     let (done, message) = fixture.change_path(ALICE_UID, path, "move dport kernel");
     let single_line = message.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -200,7 +200,8 @@ fn v3_user_changes_a_request_on_its_own_sockets() {
     if need::require_command("setpriv").is_none() {
         return;
     }
-    let carol = fixture.run(CAROL_UID, "rx own=yes ring=1MB | udp | dport |9 pcap all.pcap");
+    let carol =
+        fixture.run_request(CAROL_UID, "rx own=yes ring=1MB | udp | dport |9 pcap all.pcap");
     let path = fixture.path_id(&carol);
     let send = |count: u8| {
         fixture.pair.server.run_in_network_namespace(|| {

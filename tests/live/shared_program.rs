@@ -2,14 +2,14 @@
 //! and leave under traffic without affecting other requests, and a failed attachment changes
 //! nothing.
 
-use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
+use crate::frame_sending::{parse_capture, send_all};
+use crate::numbered_frames::{FRAME_LENGTH, frame_number, numbered_frames};
 use crate::scratch::Scratch;
-use crate::send::{parse_capture, send_all};
-use engine::build::{BuildError, BuiltPath, PathOptions, Settings, build_with};
-use engine::kernel::point::{AttachPoints, PointStatus};
-use engine::live::Live;
+use engine::build::{BuildError, BuiltPath, PathOptions, RunSettings, build_with_options};
+use engine::kernel::shared_attach_point::{AttachPoints, PointStatus};
+use engine::live::PathHandle;
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, StopConditions, run};
+use engine::run::{RunOutcome, StopConditions, run};
 use pipeline::plan::plan;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,12 +34,12 @@ fn build_request(
     points: &AttachPoints,
     text: &str,
 ) -> Result<Vec<BuiltPath>, BuildError> {
-    build_with_steps(pair, points, text, &RollbackLog::default())
+    build_with_rollback_log(pair, points, text, &RollbackLog::default())
 }
 
 /// Builds a request in the server's namespace, with the rollback log `steps`. Asserts that the plan
 /// places a source in the kernel.
-fn build_with_steps(
+fn build_with_rollback_log(
     pair: &NamespacePair,
     points: &AttachPoints,
     text: &str,
@@ -48,18 +48,18 @@ fn build_with_steps(
     pair.server.run_in_network_namespace(|| {
         let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-        let plan =
-            plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
+        let plan = plan(graph, &MachineRegistry::Local, &engine::machine::inspect_machine())
+            .expect("a plan");
         assert!(!plan.programs.is_empty(), "{text}: {plan:?}");
         let extras = PathOptions { steps: steps.clone(), ..PathOptions::default() };
-        build_with(&plan, Settings::default(), points, &extras)
+        build_with_options(&plan, RunSettings::default(), points, &extras)
     })
 }
 
 /// A request that runs in a thread of the test, with handles of its connected components.
 pub(crate) struct RunningRequest {
-    lives: Vec<Live>,
-    thread: JoinHandle<Outcome>,
+    lives: Vec<PathHandle>,
+    thread: JoinHandle<RunOutcome>,
 }
 
 impl RunningRequest {
@@ -71,12 +71,12 @@ impl RunningRequest {
     }
 
     /// Returns the handles of the request's connected components.
-    pub(crate) fn component_handles(&self) -> &[Live] {
+    pub(crate) fn component_handles(&self) -> &[PathHandle] {
         &self.lives
     }
 
-    pub(crate) fn stop(self) -> Outcome {
-        self.lives.iter().for_each(Live::stop);
+    pub(crate) fn stop(self) -> RunOutcome {
+        self.lives.iter().for_each(PathHandle::stop);
         let outcome = self.thread.join().expect("a run");
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
         assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
@@ -85,7 +85,7 @@ impl RunningRequest {
 }
 
 /// Returns the rows in the reports of a request's filters, by name of the filter.
-pub(crate) fn reports_by_filter(outcome: &Outcome) -> BTreeMap<String, Vec<(String, u64)>> {
+pub(crate) fn reports_by_filter(outcome: &RunOutcome) -> BTreeMap<String, Vec<(String, u64)>> {
     let reports = outcome.reports.iter();
     reports.map(|report| (report.name.clone(), report.report.rows.clone())).collect()
 }
@@ -157,14 +157,14 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     let threads = pair.server.run_in_network_namespace(|| {
         let (graph, _) =
             pipeline::read_request(&line(&outside, "outside.pcap"), &MachineRegistry::Local);
-        let plan =
-            plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
-        engine::build::build(&plan, Settings::default()).expect("paths")
+        let plan = plan(graph, &MachineRegistry::Local, &engine::machine::inspect_machine())
+            .expect("a plan");
+        engine::build::build(&plan, RunSettings::default()).expect("paths")
     });
-    let lives: Vec<Live> = threads.iter().map(BuiltPath::live).collect();
+    let lives: Vec<PathHandle> = threads.iter().map(BuiltPath::live).collect();
     let thread = std::thread::spawn(|| run(threads, StopConditions::default()).expect("a run"));
     send_all(&pair, &frames);
-    lives.iter().for_each(Live::stop);
+    lives.iter().for_each(PathHandle::stop);
     assert_eq!(reports, reports_by_filter(&thread.join().expect("a run")));
     let captured = |name| parse_capture(&std::fs::read(scratch.path(name)).expect("a capture"));
     assert_eq!(captured("inside.pcap").len(), FRAMES / 4);
@@ -213,7 +213,7 @@ fn failed_addition_of_a_request_changes_nothing() {
         let shows = program_status(&points);
         let steps = RollbackLog::with_fault(InjectedFault::Fail(step));
         send_all(&pair, &datagrams(40));
-        match build_with_steps(&pair, &points, &text, &steps) {
+        match build_with_rollback_log(&pair, &points, &text, &steps) {
             Err(why) => assert!(why.to_string().contains("a test"), "{step}: {why}"),
             Ok(_) => break,
         }
@@ -248,7 +248,11 @@ fn captured_numbers(path: &std::path::Path) -> Vec<u64> {
 
 /// Sends numbered frames in batches, on average `apart_us` microseconds apart, until `stop` is set.
 /// Returns the number of frames.
-pub(crate) fn send_until(pair: &NamespacePair, apart_us: u64, stop: &AtomicBool) -> u64 {
+pub(crate) fn send_frames_until_stopped(
+    pair: &NamespacePair,
+    apart_us: u64,
+    stop: &AtomicBool,
+) -> u64 {
     const FRAMES_PER_BATCH: u64 = 20;
     pair.client.run_in_network_namespace(|| {
         let index = RouteSocket::open()
@@ -289,7 +293,7 @@ fn start_and_stop_requests(rounds: usize, apart_us: u64) {
     let (stop, begin) = (AtomicBool::new(false), Instant::now());
     let mut lapped = 0;
     let sent = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| send_until(&pair, apart_us, &stop));
+        let sender = scope.spawn(|| send_frames_until_stopped(&pair, apart_us, &stop));
         for round in 0..rounds {
             lapped += start_and_stop_request(&pair, &points, &scratch, round);
         }

@@ -1,16 +1,16 @@
 //! Tests of a sink with a pausing reader. The sink shares the thread of the kernel ring until one
 //! of its writes holds up that thread; then it continues in its own thread.
 
-use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
+use crate::frame_sending::{parse_capture, send_all};
+use crate::numbered_frames::{FRAME_LENGTH, frame_number, numbered_frames};
 use crate::scratch::Scratch;
-use crate::send::{parse_capture, send_all};
 use crate::shared_program::quiet_pair;
-use engine::build::{PathOptions, Settings, build_with};
-use engine::kernel::point::AttachPoints;
-use engine::live::Live;
+use engine::build::{PathOptions, RunSettings, build_with_options};
+use engine::kernel::shared_attach_point::AttachPoints;
+use engine::live::PathHandle;
 use engine::path::AdaptationSettings;
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, StopConditions, run};
+use engine::run::{RunOutcome, StopConditions, run};
 use pipeline::plan::plan;
 use std::fs::File;
 use std::io::Read as _;
@@ -23,7 +23,7 @@ use testkit::net::{NamespacePair, SERVER_DEVICE, wait_until};
 const FRAMES: u64 = 5000;
 
 /// Returns the name of the space in which the sink `pcap` runs.
-fn pcap_sink_space(live: &Live) -> String {
+fn pcap_sink_space(live: &PathHandle) -> String {
     let plan = live.plan().expect("a plan");
     let (id, _) =
         plan.graph.nodes_with_ids().find(|(_, node)| node.name() == "pcap").expect("a sink");
@@ -36,8 +36,8 @@ fn pcap_sink_space(live: &Live) -> String {
 fn run_into_pipe(
     pair: &NamespacePair,
     option: &str,
-    then: impl FnOnce(&Live),
-) -> (Outcome, Vec<u64>) {
+    then: impl FnOnce(&PathHandle),
+) -> (RunOutcome, Vec<u64>) {
     let scratch = Scratch::new();
     let pipe = scratch.path("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
@@ -52,14 +52,15 @@ fn run_into_pipe(
         let _ = waits.recv();
         pipe.read_to_end(&mut all).map(|_| all).expect("a capture")
     });
-    let machine = engine::machine::inspect();
+    let machine = engine::machine::inspect_machine();
     let paths = pair.server.run_in_network_namespace(|| {
         let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
         let extras = PathOptions {
             adaptation: AdaptationSettings::permitted_by(&plan, &machine),
             ..PathOptions::default()
         };
-        build_with(&plan, Settings::default(), &AttachPoints::default(), &extras).expect("spaces")
+        build_with_options(&plan, RunSettings::default(), &AttachPoints::default(), &extras)
+            .expect("spaces")
     });
     let live = paths[0].live();
     live.set_request_text(&text);
@@ -79,7 +80,7 @@ fn run_into_pipe(
 }
 
 /// Asserts that all frames arrived in order, except those that the ledger counts as lost.
-fn assert_accounted_for(outcome: &Outcome, numbers: &[u64]) {
+fn assert_accounted_for(outcome: &RunOutcome, numbers: &[u64]) {
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");

@@ -2,10 +2,10 @@
 //! same frames, and held frames must survive many laps of the ring. Another test has several
 //! senders and several queues.
 
-use crate::numbers::{FRAME_LENGTH, frame_numbers, numbered_frames};
+use crate::frame_sending::{capture_length, send_frames, write_capture};
+use crate::numbered_frames::{FRAME_LENGTH, frame_numbers, numbered_frames};
 use crate::observer::{Observer, ObserverResult};
 use crate::scratch::Scratch;
-use crate::send::{capture_length, send_frames, write_capture};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE};

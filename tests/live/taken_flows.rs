@@ -2,9 +2,9 @@
 //! host keeps all other traffic.
 
 use crate::daemon_fixture::{ALICE_UID, BOB_UID, DaemonFixture};
-use crate::numbers::{FRAME_LENGTH, frame_numbers, numbered_frames};
+use crate::frame_sending::{capture_length, send_frames};
+use crate::numbered_frames::{FRAME_LENGTH, frame_numbers, numbered_frames};
 use crate::observer::{Observer, ObserverResult};
-use crate::send::{capture_length, send_frames};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use sys::bpf::{TrafficDirection, tcx_chain};
@@ -109,14 +109,15 @@ fn transfer_over_tcp(pair: &NamespacePair, bytes: usize) {
 
 #[test]
 fn g7_taken_flow_and_transfer_beside_it_are_complete() {
-    const COUNT: u64 = 20_000;
+    const DATAGRAM_COUNT: u64 = 20_000;
     let Some(pair) = addressed_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} take \"udp port 9\" | pcap taken.pcap");
     let mut observer = start_request_with_take(&pair, &line);
-    let whole = capture_length(&numbered_frames(0..COUNT, FRAME_LENGTH));
+    let whole = capture_length(&numbered_frames(0..DATAGRAM_COUNT, FRAME_LENGTH));
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
-            let line = format!("generate count={COUNT} rate=20000 seq=yes | tx {CLIENT_DEVICE}");
+            let line =
+                format!("generate count={DATAGRAM_COUNT} rate=20000 seq=yes | tx {CLIENT_DEVICE}");
             let mut command = pair.client.command(streamline_program());
             let ran = command.args(["run", &line]).output().expect("the program");
             assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
@@ -127,8 +128,8 @@ fn g7_taken_flow_and_transfer_beside_it_are_complete() {
     observer.wait_until_file_has_length("taken.pcap", whole);
     let ran = observer.stop();
     ran.assert_lossless();
-    assert_eq!(frame_numbers(&ran.frames("taken.pcap")), Vec::from_iter(0..COUNT));
-    assert_eq!(ran.source().given, COUNT, "{}", ran.ledger);
+    assert_eq!(frame_numbers(&ran.frames("taken.pcap")), Vec::from_iter(0..DATAGRAM_COUNT));
+    assert_eq!(ran.source().given, DATAGRAM_COUNT, "{}", ran.ledger);
     assert_eq!(ingress_program_count(&pair), 0);
 }
 
@@ -312,7 +313,7 @@ fn g7_users_take_flows_by_the_daemons_grant_alone() {
         assert!(message.contains(part), "{part}: {message}");
     }
     for end in ["INT", "KILL"] {
-        let alice = fixture.run(ALICE_UID, &line(5300));
+        let alice = fixture.run_request(ALICE_UID, &line(5300));
         for _ in 0..10 {
             ours.send(b"taken");
             other.send(b"left");

@@ -5,13 +5,13 @@
 //! Equal frames may be reordered: it does not matter which of them passes.
 
 use crate::change::{LiveRequest, change_request};
+use crate::frame_sending::{capture_length, parse_capture, send_all};
 use crate::observer::{Observer, ObserverResult};
 use crate::privilege::copy_program_for_every_user;
 use crate::scratch::Scratch;
-use crate::send::{capture_length, parse_capture, send_all};
 use crate::shared_program::quiet_pair;
 use filter::Key;
-use filter::transport::token::token_writer::seal;
+use filter::transport::token::token_writer::write_token;
 use serde_json::{Value, json};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -43,7 +43,7 @@ fn datagram_without_token(number: u64) -> Vec<u8> {
 fn datagram_with_token(number: u64) -> Vec<u8> {
     let mut frame = datagram_without_token(number);
     let key = Key::parse(KEY_HEX.as_bytes()).expect("digits");
-    seal(&mut frame, &key, number, 64);
+    write_token(&mut frame, &key, number, 64);
     frame
 }
 
@@ -121,7 +121,7 @@ fn h22_tokens_pass_alike_in_the_kernel_and_in_a_thread() {
         assert_eq!(token["taken"]["blocks"], frames.len() as u64, "{}", ran.ledger);
         assert_eq!(token["passed"]["blocks"], DATAGRAMS, "{}", ran.ledger);
         let mut came = ran.frames("good.pcap");
-        came.sort_unstable_by_key(|frame| crate::numbers::frame_number(frame));
+        came.sort_unstable_by_key(|frame| crate::numbered_frames::frame_number(frame));
         assert_eq!(came, good, "each once, as it was sent: {line}");
         let reasons: serde_json::Map<String, Value> = {
             let all = token["unanswered"].as_object().expect("reasons");
@@ -158,7 +158,7 @@ fn t2_sandboxed_token_filter_gets_its_key() {
     ran.assert_lossless();
     assert_eq!(filter_entry(&ran, "token")["space"], "sandbox token", "{}", ran.err);
     let mut came = ran.frames("good.pcap");
-    came.sort_unstable_by_key(|frame| crate::numbers::frame_number(frame));
+    came.sort_unstable_by_key(|frame| crate::numbered_frames::frame_number(frame));
     assert_eq!(came, good, "each once, as it was sent");
     assert!(!ran.ledger.to_string().contains(KEY_HEX) && !ran.err.contains(KEY_HEX));
 }
@@ -189,7 +189,8 @@ fn m1_filter_leaving_the_kernel_keeps_spent_tokens() {
     send_all(&pair, third);
     let outcome = line.stop();
     let frames = parse_capture(&fs::read(out).expect("a capture"));
-    let came: Vec<u64> = frames.iter().map(|frame| crate::numbers::frame_number(frame)).collect();
+    let came: Vec<u64> =
+        frames.iter().map(|frame| crate::numbered_frames::frame_number(frame)).collect();
     assert_eq!(came, (1..=DATAGRAMS).collect::<Vec<_>>(), "each once: {:#?}", outcome.ledger);
 }
 

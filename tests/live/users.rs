@@ -9,11 +9,11 @@ use crate::daemon_fixture::{
     ALICE_UID, BOB_UID, CAROL_UID, DAEMON_POLICY, DAVE_UID, DaemonFixture, WATCHERS_GID,
 };
 use crate::delegated::plan_kernel_part;
+use crate::frame_sending::parse_capture;
 use crate::nginx::Nginx;
 use crate::observer::Observer;
-use crate::send::parse_capture;
 use crate::shared_program::attached_program_ids;
-use member::protocol::{Attach, CarriedStep, Replacement};
+use member::protocol::{AttachParameters, CarriedStep, Replacement};
 use member::varlink::{Call, Fault, Reply};
 use rustix::process::{Gid, Uid};
 use serde_json::{Value, json};
@@ -89,8 +89,8 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     }
     let before = fixture.resources_without_clients();
     let rx = format!("rx {SERVER_DEVICE} ring=1MB");
-    let alice = fixture.run(ALICE_UID, &format!("{rx} {ALICES_REQUEST}"));
-    let bob = fixture.run(BOB_UID, &format!("{rx} {BOBS_REQUEST}"));
+    let alice = fixture.run_request(ALICE_UID, &format!("{rx} {ALICES_REQUEST}"));
+    let bob = fixture.run_request(BOB_UID, &format!("{rx} {BOBS_REQUEST}"));
     // Carol may not observe the interface; the error names who, what, why and the remedy.
     let refused = Observer::spawn(fixture.command(CAROL_UID), &format!("{rx} | count")).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
@@ -100,7 +100,7 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
         assert!(message.contains(part), "{part}: {message}");
     }
     // The traffic of her own sockets is hers.
-    let carol = fixture.run(CAROL_UID, "rx own=yes ring=1MB | pcap own.pcap");
+    let carol = fixture.run_request(CAROL_UID, "rx own=yes ring=1MB | pcap own.pcap");
     // Dave holds everything he can get and reads nothing.
     let held =
         fixture.pair.server.run_in_network_namespace(|| send_all_request_kinds_as_dave(&fixture));
@@ -138,7 +138,7 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     }
 
     // The daemon holds the same objects as Dave.
-    let users = [&alice, &bob, &carol].map(|user| KernelObjects::list_process(user.process_id()));
+    let users = [&alice, &bob, &carol].map(|user| KernelObjects::of_process(user.process_id()));
     let numbered = users.into_iter().fold(fixture.kernel_objects(), KernelObjects::union);
     assert!(numbered.programs.len() > 1 && numbered.links.len() > 1, "{numbered:?}");
     drop(held);
@@ -168,7 +168,7 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
 fn send_all_request_kinds_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     let line = format!("rx {SERVER_DEVICE} ring=1MB | ip | udp | dport |53 pcap /dev/null");
     let other = "rx lo ring=1MB | ip | udp | dport |53 pcap /dev/null";
-    let machine = engine::machine::inspect();
+    let machine = engine::machine::inspect_machine();
     let part = plan_kernel_part(&line, &machine).to_text();
     rustix::thread::set_thread_res_gid(
         Gid::from_raw(DAVE_UID),
@@ -183,7 +183,7 @@ fn send_all_request_kinds_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     )
     .expect("root may");
     let ours = network_namespace_id();
-    let asks = |line: &str, part: &str, network: &str, version: &str| Attach {
+    let asks = |line: &str, part: &str, network: &str, version: &str| AttachParameters {
         line: line.to_owned(),
         part: part.to_owned(),
         network: network.to_owned(),
@@ -193,7 +193,7 @@ fn send_all_request_kinds_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     let own = env!("CARGO_PKG_VERSION");
     let mut held = Vec::new();
     for _ in 0..3 {
-        let socket = fixture.socket();
+        let socket = fixture.connect_to_daemon();
         let (reply, descriptors) = send_and_receive(&socket, &asks(&line, &part, &ours, own));
         assert!(reply.continues && descriptors.len() == 3, "{reply:?}");
         // A second request on the same connection, and the end of another's request.
@@ -216,7 +216,7 @@ fn send_all_request_kinds_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
         (asks(&line, &none, &ours, own), "kernel"),
         (asks(&format!("rx {SERVER_DEVICE} take | drop"), &part, &ours, own), "kernel"),
     ] {
-        let (refused, _) = send_and_receive(&fixture.socket(), &attach);
+        let (refused, _) = send_and_receive(&fixture.connect_to_daemon(), &attach);
         let context = || format!("{by}: {attach:?}: {refused:?}");
         assert_eq!(refused.error.as_deref(), Some("io.streamline.NotInKernel"), "{}", context());
         let fault = Fault::from_reply(&refused).expect("it is refused");
@@ -228,23 +228,24 @@ fn send_all_request_kinds_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     for line_of in 0..64 {
         let stays = vec![CarriedStep { was: 0, is: u64::MAX }];
         let instead = Some(Replacement { line: line_of, stays, taps: None });
-        let attach = Attach { instead, ..asks(&line, &part, &ours, own) };
-        let (refused, _) = send_and_receive(&fixture.socket(), &attach);
+        let attach = AttachParameters { instead, ..asks(&line, &part, &ours, own) };
+        let (refused, _) = send_and_receive(&fixture.connect_to_daemon(), &attach);
         let fault = Fault::from_reply(&refused).expect("it is refused");
         assert!(matches!(fault.text_parameter("by"), "line" | "quota"), "{line_of}: {refused:?}");
     }
     let switch = Call::new("io.streamline.Switch", &json!({})).to_bytes();
-    for socket in [&fixture.socket(), &find_request_connection(&held)] {
+    for socket in [&fixture.connect_to_daemon(), &find_request_connection(&held)] {
         sys::descriptor::send(socket, &switch, &[]).expect("sent");
         let refused = receive_message(socket).0;
         assert_eq!(refused.error.as_deref(), Some("io.streamline.Refused"), "{refused:?}");
     }
     for part in ["", "x", &"9 ".repeat(30_000)] {
-        let (refused, _) = send_and_receive(&fixture.socket(), &asks(&line, part, &ours, own));
+        let (refused, _) =
+            send_and_receive(&fixture.connect_to_daemon(), &asks(&line, part, &ours, own));
         assert!(refused.error.is_some(), "{refused:?}");
     }
     // Requests more than it reads, and disconnects within a message.
-    let greedy = fixture.socket();
+    let greedy = fixture.connect_to_daemon();
     let call = Call::new("io.streamline.Sharing", &json!({})).to_bytes();
     let sent = (0..100_000).find(|_| local_socket::send_nonblocking(&greedy, &call, &[]).is_err());
     assert!(sent.is_some(), "nobody is served for ever");
@@ -252,13 +253,13 @@ fn send_all_request_kinds_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
         let attach = asks(&line, &part, &ours, own);
         let call = Call::new("io.streamline.Attach", &attach);
         let call = Call { more: true, ..call }.to_bytes();
-        sys::descriptor::send(fixture.socket(), &call, &[]).expect("sent");
+        sys::descriptor::send(fixture.connect_to_daemon(), &call, &[]).expect("sent");
     }
     held
 }
 
 impl DaemonFixture {
-    fn socket(&self) -> OwnedFd {
+    fn connect_to_daemon(&self) -> OwnedFd {
         let packets = self.daemon_directory().join(member::daemon_directories::PACKET_SOCKET);
         local_socket::connect_to(&packets, Framing::Packets, WAIT_TIMEOUT)
             .expect("the daemon is there")
@@ -272,7 +273,7 @@ fn find_request_connection(held: &[OwnedFd]) -> OwnedFd {
 }
 
 /// Sends the call `attach` to the daemon. Returns the reply and the descriptors in it.
-fn send_and_receive(socket: &OwnedFd, attach: &Attach) -> (Reply, Vec<OwnedFd>) {
+fn send_and_receive(socket: &OwnedFd, attach: &AttachParameters) -> (Reply, Vec<OwnedFd>) {
     let call = Call { more: true, ..Call::new("io.streamline.Attach", attach) };
     sys::descriptor::send(socket, &call.to_bytes(), &[]).expect("sent");
     receive_message(socket)
@@ -296,8 +297,8 @@ fn t10_killed_user_is_removed_and_daemon_exit_is_reported() {
         return;
     }
     let line = format!("rx {SERVER_DEVICE} {BOBS_REQUEST}");
-    let alice = fixture.run(ALICE_UID, &line);
-    let dave = fixture.run(DAVE_UID, &line);
+    let alice = fixture.run_request(ALICE_UID, &line);
+    let dave = fixture.run_request(DAVE_UID, &line);
     assert_eq!(
         (fixture.shared_program().lines.len(), fixture.shared_program().rings.len()),
         (2, 2)
@@ -331,7 +332,7 @@ fn stopped_daemon_reports_its_counts() {
     if need::require_command("setpriv").is_none() {
         return;
     }
-    let alice = fixture.run(ALICE_UID, &format!("rx {SERVER_DEVICE} {BOBS_REQUEST}"));
+    let alice = fixture.run_request(ALICE_UID, &format!("rx {SERVER_DEVICE} {BOBS_REQUEST}"));
     fixture.pair.client.run_in_network_namespace(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..20 {
@@ -367,9 +368,9 @@ fn p8_world_rings_are_read_by_their_members_only() {
     if need::require_command("setpriv").is_none() {
         return;
     }
-    let alice = fixture.run(ALICE_UID, &request_with_option("--share=world ", 53));
-    let bob = fixture.run(BOB_UID, &request_with_option("--share=world ", 9));
-    let dave = fixture.run(DAVE_UID, &request_with_option("", 9));
+    let alice = fixture.run_request(ALICE_UID, &request_with_option("--share=world ", 53));
+    let bob = fixture.run_request(BOB_UID, &request_with_option("--share=world ", 9));
+    let dave = fixture.run_request(DAVE_UID, &request_with_option("", 9));
     assert_eq!(rings_at_interface(&fixture), [(None, None, 2), (Some(DAVE_UID), None, 1)]);
     // Carol's own traffic is shared with no user.
     let own = format!("--share=world rx own=yes | pcap {}", "own.pcap");
@@ -390,7 +391,7 @@ fn p3_group_rings_are_shared_by_members_only() {
     let line = request_with_option(&option, 53);
     let alice =
         fixture.run_command(fixture.command_with_group(ALICE_UID, WATCHERS_GID), ALICE_UID, &line);
-    let bob = fixture.run(BOB_UID, &request_with_option(&option, 9));
+    let bob = fixture.run_request(BOB_UID, &request_with_option(&option, 9));
     // A non-member gets an error, and runs nothing.
     let refused = Observer::spawn(fixture.command(DAVE_UID), &line).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
@@ -398,7 +399,7 @@ fn p3_group_rings_are_shared_by_members_only() {
     let unknown = request_with_option("--share=group:no-such-group-here ", 53);
     let refused = Observer::spawn(fixture.command(DAVE_UID), &unknown).wait();
     assert!(refused.err.contains("no group is called"), "{}", refused.err);
-    let dave = fixture.run(DAVE_UID, &request_with_option("--share=world ", 9));
+    let dave = fixture.run_request(DAVE_UID, &request_with_option("--share=world ", 9));
     let group = Some(WATCHERS_GID.to_string());
     assert_eq!(rings_at_interface(&fixture), [(None, None, 1), (None, group, 2)]);
     assert_members_share_a_ring(fixture, [alice, bob, dave]);

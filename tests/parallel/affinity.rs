@@ -2,7 +2,7 @@
 //! enough.
 
 use crate::request::PlannedRequest;
-use engine::build::Settings;
+use engine::build::RunSettings;
 use filter::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -44,7 +44,7 @@ fn j4_each_replica_is_pinned_to_its_own_processor() {
         // A fast replica may leave no blocks to others.
         testkit::wait_until("every copy has got blocks", || {
             let outcome = PlannedRequest::with_filters(text.as_str(), &[&REPORT_AFFINITY])
-                .run_threaded(Settings::default());
+                .run_threaded(RunSettings::default());
             assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
             processors_by_replica().len() == replicas
         });

@@ -5,9 +5,9 @@
 //! has ended.
 
 use crate::request::PlannedRequest;
-use engine::build::Settings;
-use engine::live::Live;
-use engine::run::Outcome;
+use engine::build::RunSettings;
+use engine::live::PathHandle;
+use engine::run::RunOutcome;
 use filter::prelude::*;
 use pipeline::plan::{Costs, FilterCost, Machine};
 use std::collections::HashMap;
@@ -169,13 +169,13 @@ fn collect_on_costly_machine(
     let mut costs = Costs::default();
     for filter in ["compress", "times", "match", "stumble", "regex", "tcp", "http"] {
         let filter = filter.to_owned();
-        costs.set_filter(FilterCost { filter, kernel: false, block: 2_000.0, byte: 0.0 });
+        costs.set_filter_cost(FilterCost { filter, kernel: false, block: 2_000.0, byte: 0.0 });
     }
     let machine = Machine { processors, costs, ..Machine::example() };
     let id = next_collector_id();
     let text = text.replace("KEEP", &format!("keep id={id}"));
     let line = PlannedRequest::plan_on_machine(&machine, &text, TEST_FILTERS);
-    let outcome = line.run_threaded(Settings::default());
+    let outcome = line.run_threaded(RunSettings::default());
     assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     (take_collected(id), line)
@@ -194,35 +194,35 @@ fn take_collected(id: u64) -> Vec<RecordedBlock> {
 
 /// Runs a request that contains the test filter `keep`, with `replicas` replicas. Returns the
 /// collected blocks and the outcome.
-pub(crate) fn run_replicated(text: &str, replicas: usize) -> (Vec<RecordedBlock>, Outcome) {
+pub(crate) fn run_replicated(text: &str, replicas: usize) -> (Vec<RecordedBlock>, RunOutcome) {
     let id = next_collector_id();
     let text = text.replace("KEEP", &format!("keep id={id}"));
     let text = format!("--parallel={replicas} {text}");
     let line = PlannedRequest::with_filters(&text, TEST_FILTERS);
     assert_eq!(line.replica_count(), if replicas > 1 { replicas } else { 0 }, "{text}");
-    let outcome = line.run_threaded(Settings::default());
+    let outcome = line.run_threaded(RunSettings::default());
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     (take_collected(id), outcome)
 }
 
 /// Runs a request like [`run_replicated`], while another thread calls `work` with the running path.
 /// Also returns the result of `work`.
-pub(crate) fn run_beside<T: Send>(
+pub(crate) fn run_replicated_concurrently_with<T: Send>(
     text: &str,
     replicas: usize,
-    work: impl FnOnce(&Live) -> T + Send,
-) -> (Vec<RecordedBlock>, Outcome, T) {
+    work: impl FnOnce(&PathHandle) -> T + Send,
+) -> (Vec<RecordedBlock>, RunOutcome, T) {
     let id = next_collector_id();
     let text = text.replace("KEEP", &format!("keep id={id}"));
     let text = format!("--parallel={replicas} {text}");
     let line = PlannedRequest::with_filters(&text, TEST_FILTERS);
-    let (outcome, result) = line.run_beside(Settings::default(), work);
+    let (outcome, result) = line.run_concurrently_with(RunSettings::default(), work);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     (take_collected(id), outcome, result)
 }
 
 /// Runs a request, which must succeed; returns the collected blocks.
-pub(crate) fn collect(text: &str, replicas: usize) -> Vec<RecordedBlock> {
+pub(crate) fn collect_replicated(text: &str, replicas: usize) -> Vec<RecordedBlock> {
     let (blocks, outcome) = run_replicated(text, replicas);
     assert!(outcome.failures.is_empty(), "{text}, {replicas} copies: {:?}", outcome.failures);
     blocks

@@ -12,7 +12,7 @@ mod scratch;
 
 mod affinity;
 mod collected;
-mod load;
+mod replicas_by_load;
 mod sections;
 mod session_moves;
 mod sessions;

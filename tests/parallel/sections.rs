@@ -1,7 +1,7 @@
 //! Tests of Boolean sections directly after the merge of replicas: the same output as in one
 //! thread, in the same order, with any number of replicas.
 
-use crate::collected::{RecordedBlock, collect, collect_adaptive, run_replicated};
+use crate::collected::{RecordedBlock, collect_adaptive, collect_replicated, run_replicated};
 use crate::scratch::Scratch;
 use crate::sessions::renumber_sessions;
 use testkit::Random;
@@ -56,7 +56,7 @@ fn assert_sections_agree(text: &str) -> (usize, usize) {
         assert_eq!(differ, None, "{text}: {how}");
         assert_eq!(one.len(), several.len(), "{text}: {how}");
     };
-    let one = ready(collect(text, 1));
+    let one = ready(collect_replicated(text, 1));
     for replicas in 2..=3 {
         let (several, outcome) = run_replicated(text, replicas);
         assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
@@ -81,7 +81,7 @@ const STATELESS_OPERANDS: [&str; 8] = [
 ];
 
 #[test]
-fn n1_n9_v1_section_after_replicas_by_load_is_the_same() {
+fn n1_n9_v1_section_after_replicas_by_load_keeps_its_output() {
     let mut random = Random::with_replayable_seed();
     let (mut passed, mut most) = (0, 0);
     for _ in 0..12 {
@@ -102,7 +102,7 @@ fn n1_n9_v1_section_after_replicas_by_load_is_the_same() {
 }
 
 #[test]
-fn n2_n9_v1_section_after_replicas_by_session_is_the_same() {
+fn n2_n9_v1_section_after_replicas_by_session_keeps_its_output() {
     let scratch = Scratch::new();
     let file = scratch.path("traffic.pcap");
     let mut random = Random::with_replayable_seed();
@@ -122,7 +122,7 @@ fn n2_n9_v1_section_after_replicas_by_session_is_the_same() {
 }
 
 #[test]
-fn n1_v1_each_form_of_section_after_replicas_is_the_same() {
+fn n1_v1_each_form_of_section_after_replicas_keeps_its_output() {
     let scratch = Scratch::new();
     let file = scratch.path("traffic.pcap");
     let capture = testkit::traffic::mixed_traffic(7, 40);

@@ -1,11 +1,11 @@
 //! Tests of sessions that move between replicas while the path runs.
 
-use crate::collected::{run_beside, run_replicated};
+use crate::collected::{run_replicated, run_replicated_concurrently_with};
 use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
 use crate::sessions::{delayed_traffic, renumber_sessions};
 use engine::change::{ChangeError, move_sessions, session_shares};
-use engine::live::Live;
+use engine::live::PathHandle;
 use pipeline::plan::Machine;
 use runtime::replicas::balance::SessionMove;
 use std::io::Write as _;
@@ -22,7 +22,7 @@ struct MovedStateCounts {
 
 /// Moves sessions between random replicas until the path ends. Sessions move in buckets, the groups
 /// into which their hash divides them.
-fn move_random_buckets(live: &Live, replicas: u8, mut random: Random) -> MovedStateCounts {
+fn move_random_buckets(live: &PathHandle, replicas: u8, mut random: Random) -> MovedStateCounts {
     let mut all = MovedStateCounts::default();
     while !live.has_ended() {
         let Some(shares) = session_shares(live, Duration::from_millis(50)) else {
@@ -72,7 +72,9 @@ fn n3_n9_v13_moved_sessions_keep_output_and_order() {
             let replicas = random.within(2..5);
             let seed = Random::new(random.below(1 << 32));
             let (several, outcome, state) =
-                run_beside(&text, replicas, |live| move_random_buckets(live, replicas as u8, seed));
+                run_replicated_concurrently_with(&text, replicas, |live| {
+                    move_random_buckets(live, replicas as u8, seed)
+                });
             assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
             let several = renumber_sessions(several);
             let first = one.iter().zip(&several).position(|(one, other)| one != other);
@@ -92,7 +94,7 @@ const FLOWS: u16 = 40;
 
 /// Returns a capture of [`FLOWS`] flows, whose frames alternate. If `skewed` is true, every second
 /// frame belongs to the first flow.
-fn flow_records(skewed: bool) -> Vec<u8> {
+fn flow_capture(skewed: bool) -> Vec<u8> {
     let flow =
         |number: u16| if skewed && number.is_multiple_of(2) { 0 } else { number / 2 % FLOWS };
     let frame = |number| {
@@ -115,7 +117,7 @@ fn n3_other_sessions_leave_the_replica_of_an_elephant() {
     );
     let line = PlannedRequest::new(text);
     assert_eq!(line.replica_count(), 2, "{}", line.text);
-    let (even, skewed) = (flow_records(false), flow_records(true));
+    let (even, skewed) = (flow_capture(false), flow_capture(true));
     let (outcome, records) = line.run_adapting(&Machine::example(), |live| {
         let mut to = std::fs::OpenOptions::new().write(true).open(&pipe).expect("the pipe");
         to.write_all(&even).expect("a reader");

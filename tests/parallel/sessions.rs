@@ -1,9 +1,9 @@
 //! Tests of replicated filters with sessions. Both directions of a session stay with one replica.
 
-use crate::collected::{RecordedBlock, collect, run_replicated};
+use crate::collected::{RecordedBlock, collect_replicated, run_replicated};
 use crate::scratch::Scratch;
 use std::collections::HashMap;
-use testkit::{Capture, Frame, Segment};
+use testkit::{Capture, Frame, TcpHeader};
 
 /// Renumbers sessions in the order of their first appearance, because replicas assign other numbers
 /// than a single instance.
@@ -96,7 +96,7 @@ pub(crate) fn delayed_traffic(seed: u64, connections: usize, distance: usize) ->
 /// Asserts that a request emits the same blocks in the same order with 2 to 4 replicas as with a
 /// single instance, and that the ledger counts no block as late. Returns the number of blocks.
 fn assert_replicas_agree(text: &str) -> usize {
-    let one = renumber_sessions(collect(text, 1));
+    let one = renumber_sessions(collect_replicated(text, 1));
     for replicas in 2..=4 {
         let (several, outcome) = run_replicated(text, replicas);
         assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
@@ -150,7 +150,7 @@ fn segment(port: u16, from_server: bool, words: (u32, u32, u8), data: &[u8]) -> 
     let (source, target) = if from_server { (80, port) } else { (port, 80) };
     let options = vec![];
     let header =
-        Segment { source, target, sequence, acknowledgement, flags, window: 64_240, options };
+        TcpHeader { source, target, sequence, acknowledgement, flags, window: 64_240, options };
     Frame::ethernet().ipv4(from, to).tcp(&header, data)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::collected::{TEST_FILTERS, run_replicated};
 use crate::request::PlannedRequest;
-use engine::build::Settings;
+use engine::build::RunSettings;
 
 #[test]
 fn n9_panicking_replica_ends_the_request_without_hanging() {
@@ -20,7 +20,7 @@ fn n9_panicking_replica_ends_the_request_without_hanging() {
 fn n9_block_limit_ends_a_replicated_request() {
     for replicas in [2, 4] {
         let text = format!("--parallel={replicas} generate seq=yes | match hex=00 |all discard");
-        let settings = Settings { count: Some(1234), ..Settings::default() };
+        let settings = RunSettings { count: Some(1234), ..RunSettings::default() };
         let outcome = PlannedRequest::with_filters(text, TEST_FILTERS).run_threaded(settings);
         assert_eq!(outcome.ledger.imbalances(), []);
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

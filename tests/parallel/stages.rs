@@ -1,7 +1,7 @@
 //! Tests of stages: a request whose branches or consecutive filters run in several threads has the
 //! same output as in one thread, in the same order.
 
-use crate::collected::{RecordedBlock, collect, collect_staged};
+use crate::collected::{RecordedBlock, collect_replicated, collect_staged};
 use crate::scratch::Scratch;
 use testkit::Random;
 
@@ -38,7 +38,7 @@ fn n4_v13_stages_keep_output_and_order() {
             random.within(64..300),
             chain.join(" |all "),
         );
-        let one = without_times(collect(&text, 1));
+        let one = without_times(collect_replicated(&text, 1));
         for processors in 2..=3 {
             let (several, threads) = collect_staged(&text, processors);
             // Branches that meet again stay together, so a short chain may have nothing to divide.
@@ -51,7 +51,7 @@ fn n4_v13_stages_keep_output_and_order() {
 }
 
 #[test]
-fn n4_v13_sessions_that_are_open_at_the_end_end_as_in_one_thread() {
+fn n4_v13_open_sessions_end_as_in_one_thread() {
     let scratch = Scratch::new();
     let file = scratch.path("torn.pcap");
     let mut random = Random::with_replayable_seed();
@@ -64,7 +64,7 @@ fn n4_v13_sessions_that_are_open_at_the_end_end_as_in_one_thread() {
             let text = format!("replay '{}' | {chain} KEEP | discard", file.display());
             let (several, threads) = collect_staged(&text, 2);
             assert_eq!(threads, 2, "{text}");
-            assert_same_blocks(&collect(&text, 1), &several, &text);
+            assert_same_blocks(&collect_replicated(&text, 1), &several, &text);
         }
     }
 }

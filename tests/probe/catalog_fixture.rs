@@ -1,7 +1,7 @@
 //! The built-in catalog with additional test filters, and requests that use it.
 
-use engine::build::{Settings, build};
-use engine::run::{Outcome, StopConditions, run};
+use engine::build::{RunSettings, build};
+use engine::run::{RunOutcome, StopConditions, run};
 use filter::Description;
 use pipeline::Registry;
 use pipeline::plan::{Machine, plan};
@@ -24,8 +24,8 @@ impl Registry for ExtendedCatalog {
         engine::registry::MachineRegistry::Local.find_source(name)
     }
 
-    fn endpoint(&self, entry: &Description) -> &'static filter::EndpointFacts {
-        engine::registry::MachineRegistry::Local.endpoint(entry)
+    fn endpoint_facts(&self, entry: &Description) -> &'static filter::EndpointFacts {
+        engine::registry::MachineRegistry::Local.endpoint_facts(entry)
     }
 
     fn names(&self) -> Vec<&'static str> {
@@ -38,12 +38,12 @@ impl Registry for ExtendedCatalog {
 }
 
 /// Runs a request to its end; asserts that its ledger balances and nothing failed.
-pub(crate) fn run_request(text: &str, filters: &'static [&'static Description]) -> Outcome {
+pub(crate) fn run_request(text: &str, filters: &'static [&'static Description]) -> RunOutcome {
     let catalog = ExtendedCatalog(filters);
     let (graph, mistakes) = pipeline::read_request(text, &catalog);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &catalog, &Machine::example()).expect("a plan");
-    let paths = build(&plan, Settings::default()).expect("spaces");
+    let paths = build(&plan, RunSettings::default()).expect("spaces");
     let outcome = run(paths, StopConditions::default()).expect("a run");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), []);
@@ -51,7 +51,7 @@ pub(crate) fn run_request(text: &str, filters: &'static [&'static Description]) 
 }
 
 /// Returns a counter from the report of a filter.
-pub(crate) fn reported_counter(outcome: &Outcome, filter: &str, row: &str) -> u64 {
+pub(crate) fn reported_counter(outcome: &RunOutcome, filter: &str, row: &str) -> u64 {
     let report = outcome.reports.iter().find(|r| r.name == filter).expect("a report");
     let row = report.report.rows.iter().find(|(name, _)| name == row);
     row.unwrap_or_else(|| panic!("no such row: {report:?}")).1

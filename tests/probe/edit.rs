@@ -47,7 +47,7 @@ struct WipeBytesFilter;
 
 impl LaneFilter for WipeBytesFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        for l in lanes(batch.live()) {
+        for l in lanes(batch.live_lanes()) {
             cx.edit(batch, l, OldBytes::Discard, |bytes| bytes.fill(0xff));
         }
     }

@@ -6,7 +6,7 @@
 
 use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;
-use testkit::{Frame, Segment};
+use testkit::{Frame, TcpHeader};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const PAYLOAD_LENGTH: usize = 1000;
@@ -25,7 +25,7 @@ const REASSEMBLE: Description = Description {
     constructor: Some(|_| Ok(Filter::stream(ReassembleFilter::default()))),
     ..Description::FILTER_DEFAULTS
 };
-const NOT_TCP: Reason = REASSEMBLE.reason("not tcp");
+const NOT_TCP_REASON: Reason = REASSEMBLE.reason("not tcp");
 const OLD_SEGMENT_REASON: Reason = REASSEMBLE.reason("old");
 
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
@@ -50,10 +50,10 @@ impl Stream for ReassembleFilter {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let layers = wire::layers(LinkType(block.marks.link), block.frame);
         let (Some(l4), Some(payload)) = (layers.l4, layers.payload) else {
-            return cx.drop(&block, NOT_TCP);
+            return cx.drop(&block, NOT_TCP_REASON);
         };
         let header = block.frame.get(usize::from(l4)..).and_then(wire::tcp::Tcp::parse);
-        let Some((tcp, _)) = header else { return cx.drop(&block, NOT_TCP) };
+        let Some((tcp, _)) = header else { return cx.drop(&block, NOT_TCP_REASON) };
         let (port, sequence) = (tcp.source(), tcp.sequence());
         let connection = self.connections.get_or_create(u64::from(port));
         let mut view = block.view_at(u32::from(payload), layers.end - u32::from(payload));
@@ -66,7 +66,7 @@ impl Stream for ReassembleFilter {
         } else {
             cx.drop(&block, OLD_SEGMENT_REASON);
         }
-        while cx.front(&connection.early).is_some_and(|(key, _)| key == connection.next) {
+        while cx.front_block(&connection.early).is_some_and(|(key, _)| key == connection.next) {
             cx.release_front_block(&mut connection.early, |held| {
                 connection.next += held.length();
                 held
@@ -122,11 +122,11 @@ fn payload(port: u16, number: u32) -> Vec<u8> {
 }
 
 fn segment(port: u16, number: u32) -> Vec<u8> {
-    let header = Segment {
+    let header = TcpHeader {
         source: port,
         target: 80,
         sequence: number * PAYLOAD_LENGTH as u32,
-        ..Segment::default()
+        ..TcpHeader::default()
     };
     Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").tcp(&header, &payload(port, number))
 }
@@ -145,7 +145,7 @@ fn h6_held_blocks_survive_laps_of_their_pool() {
     frames.extend(numbers.iter().map(|number| segment(1, *number)));
     frames.push(segment(2, 0));
     let file = std::env::temp_dir().join(format!("streamline-probe-{}.pcap", std::process::id()));
-    let mut capture = wire::capture::write::file_header(LinkType::ETHERNET).to_vec();
+    let mut capture = wire::capture::write::encode_file_header(LinkType::ETHERNET).to_vec();
     for frame in &frames {
         let length = u32::try_from(frame.len()).unwrap();
         capture.extend(wire::capture::write::encode_record_header(0, length, length));

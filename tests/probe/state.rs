@@ -40,7 +40,7 @@ fn feed_frames(node: &mut Node, range: std::ops::Range<usize>) -> Vec<(u32, u32)
     for some in flow_frames(range).chunks(32) {
         let batch: Batch<'_> = space.batch(some);
         let now = 0;
-        for batch in node.pass(batch, &mut space, now) {
+        for batch in node.process_batch(batch, &mut space, now) {
             let blocks = batch.blocks();
             emitted.extend(blocks.map(|(_, block)| (block.pointer.class.0, block.context.session)));
         }
@@ -86,7 +86,7 @@ fn child_process_continues_from_state() {
     std::io::stdin().read_to_end(&mut state).unwrap();
     let description = filter::catalog::find(&name).unwrap();
     let mut node = Node::new(description, &[]).unwrap();
-    node.restore(decode_sessions(&state)).unwrap();
+    node.restore_sessions(decode_sessions(&state)).unwrap();
     let emitted = feed_frames(&mut node, FRAMES / 2..FRAMES);
     println!("{CHILD_VARIABLE}{}", final_report(&node, &emitted));
 }
@@ -117,7 +117,7 @@ fn m1_m4_v18_state_continues_in_another_process() {
         let emitted = feed_frames(&mut whole, FRAMES / 2..FRAMES);
         let mut first = Node::new(description, &[]).unwrap();
         feed_frames(&mut first, 0..FRAMES / 2);
-        let there = child_report(description, &first.save());
+        let there = child_report(description, &first.take_sessions());
         let (name, here) = (description.name, final_report(&whole, &emitted));
         assert_eq!(there, here, "{name}");
         // The state matters: without the first half the result differs.

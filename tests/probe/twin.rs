@@ -11,7 +11,7 @@
 use crate::catalog_fixture::run_request;
 use crate::judge::{KernelJudge, run_without_perfmon};
 use ebpf::emit::{Outcome, Target};
-use ebpf::exam::{self, ExamTotals, Interpreter, TwinRunner, TwinVerdict};
+use ebpf::exam::{self, ExamTotals, InterpreterJudge, TwinJudge, TwinVerdict};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::prelude::*;
@@ -50,11 +50,11 @@ fn compare_judges<'a>(
 ) -> ExamTotals {
     let program = emit_program(&dport_chain(), target).expect("`dport` has a twin");
     let (mut user, mut interpreter) =
-        (ReferenceChain::new(&dport_chain(), &program), Interpreter::new(&program));
+        (ReferenceChain::new(&dport_chain(), &program), InterpreterJudge::new(&program));
     let mut kernel = load_if_permitted(allowed, &program);
-    let mut judges: Vec<&mut dyn TwinRunner> = vec![&mut user, &mut interpreter];
-    judges.extend(kernel.iter_mut().map(|kernel| -> &mut dyn TwinRunner { kernel }));
-    let tally = exam::compare(&mut judges, frames.into_iter().map(Packet::new));
+    let mut judges: Vec<&mut dyn TwinJudge> = vec![&mut user, &mut interpreter];
+    judges.extend(kernel.iter_mut().map(|kernel| -> &mut dyn TwinJudge { kernel }));
+    let tally = exam::compare_judges(&mut judges, frames.into_iter().map(Packet::new));
     let tally = tally.unwrap_or_else(|differ| panic!("{target:?}: {differ}"));
     println!("{target:?}, {} judges: {tally:?}", judges.len());
     tally
@@ -148,7 +148,7 @@ fn unsure_frames() -> Vec<(&'static str, Vec<u8>)> {
     let options = four().ipv4_options(&[1; 8]).udp(1, 53, b"");
     vec![
         ("a first fragment", four().fragment(0, true).udp(1, 53, b"12345678")),
-        ("a later fragment", four().fragment(64, false).protocol(17, b"12345678")),
+        ("a later fragment", four().fragment(64, false).ip_payload(17, b"12345678")),
         (
             "three tags",
             frame()
@@ -190,7 +190,7 @@ fn twin_is_unsure_in_the_documented_cases_only() {
     let allowed = need::require_bpf();
     for target in TARGETS {
         let program = emit_program(&dport_chain(), target).expect("`dport` has a twin");
-        let mut interpreter = Interpreter::new(&program);
+        let mut interpreter = InterpreterJudge::new(&program);
         let mut kernel = load_if_permitted(allowed, &program);
         for (what, frame) in unsure_frames() {
             let packet = Packet::new(&frame);
@@ -237,7 +237,7 @@ impl LaneFilter for CountClassesFilter {
 
 /// Lets a judge, an implementation of a twin, answer for each frame, and counts its answers by
 /// class. Returns the counts in the form of a filter's report.
-fn count_answers(judge: &mut dyn TwinRunner, frames: &[Vec<u8>]) -> Vec<(String, u64)> {
+fn count_answers(judge: &mut dyn TwinJudge, frames: &[Vec<u8>]) -> Vec<(String, u64)> {
     let mut classes = CountClassesFilter::default();
     for frame in frames {
         match judge.judge(&Packet::new(frame)) {
@@ -262,7 +262,7 @@ fn complete_request_matches_its_twin() {
     for target in TARGETS {
         let program = emit_program(&dport_chain(), target).expect("`dport` has a twin");
         assert_eq!(
-            &count_answers(&mut Interpreter::new(&program), &captured_frames()),
+            &count_answers(&mut InterpreterJudge::new(&program), &captured_frames()),
             rows,
             "{target:?}"
         );

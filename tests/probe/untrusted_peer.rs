@@ -9,7 +9,7 @@
 //! Another test shows that each attempt would succeed on unsealed memory.
 
 use crate::maps;
-use buffer::Policy;
+use buffer::OverflowPolicy;
 use buffer::dbuf::{BlockConfig, BlockWriter, ForeignBlockReader};
 use buffer::share::{self, RingOffer};
 use rustix::fs::{FallocateFlags, SealFlags};
@@ -26,7 +26,7 @@ use testkit::{Random, need};
 
 const ROLE_VARIABLE: &str = "STREAMLINE_PROBE_STRANGER";
 const BLOCKS: u64 = 60;
-const PAGE: u64 = 4096;
+const PAGE_SIZE: u64 = 4096;
 const EPERM: i32 = Errno::PERM.raw_os_error();
 const EACCES: i32 = Errno::ACCESS.raw_os_error();
 
@@ -91,11 +91,11 @@ const WRITE_ATTEMPTS: &[MisuseAttempt] = &[
 /// Ways in which an untrusted process may try to change the size or the seals of a shared file.
 const RESIZE_ATTEMPTS: &[MisuseAttempt] = &[
     ("ftruncate to nothing", |part| part.file.set_len(0)),
-    ("ftruncate to a page less", |part| part.file.set_len(part.length() - PAGE)),
-    ("ftruncate to a page more", |part| part.file.set_len(part.length() + PAGE)),
+    ("ftruncate to a page less", |part| part.file.set_len(part.length() - PAGE_SIZE)),
+    ("ftruncate to a page more", |part| part.file.set_len(part.length() + PAGE_SIZE)),
     ("pwrite behind the end", |part| part.file.write_all_at(b"x", part.length())),
     ("fallocate behind the end", |part| {
-        Ok(rustix::fs::fallocate(&part.file, FallocateFlags::empty(), part.length(), PAGE)?)
+        Ok(rustix::fs::fallocate(&part.file, FallocateFlags::empty(), part.length(), PAGE_SIZE)?)
     }),
     ("open with O_TRUNC", |part| {
         File::options().write(true).truncate(true).open(part.path()).map(drop)
@@ -141,8 +141,8 @@ fn make_all_attempts(who: &str, offer: &RingOffer) -> usize {
 /// Starts this executable again as the overflow user, with the ring's descriptors. Returns `None`
 /// if that user cannot execute it, or this process may not change its user.
 fn start_with_descriptors(role: &str, offer: &RingOffer) -> Option<Child> {
-    let (here, there) = descriptor::pair().expect("a pair of sockets");
-    let mut command = process::reexec_as(OVERFLOW_ID, there).expect("this executable");
+    let (here, there) = descriptor::socket_pair().expect("a pair of sockets");
+    let mut command = process::reexec_command(OVERFLOW_ID, there).expect("this executable");
     command
         .args(["untrusted_peer::child_process_attempts_to_write", "--exact", "--nocapture"])
         .env(ROLE_VARIABLE, role);
@@ -172,7 +172,7 @@ fn child_process_attempts_to_write() {
     let offer = RingOffer::from_descriptors(received).unwrap();
     if role == SECOND_PROCESS {
         let mut visitor = RingOffer::from_descriptors(copies).unwrap().open_block_reader().unwrap();
-        read_all(&mut visitor, 0..BLOCKS);
+        assert_remaining_blocks(&mut visitor, 0..BLOCKS);
         println!("{ROLE_VARIABLE}{role}: read {} blocks", visitor.counts().blocks);
         make_all_attempts(&role, &offer);
         let mut third =
@@ -184,7 +184,7 @@ fn child_process_attempts_to_write() {
 }
 
 /// Reads the given blocks, and compares every byte. Asserts that no block follows.
-fn read_all(visitor: &mut ForeignBlockReader, blocks: std::ops::Range<u64>) {
+fn assert_remaining_blocks(visitor: &mut ForeignBlockReader, blocks: std::ops::Range<u64>) {
     let mut out = [0; 1024];
     for n in blocks {
         let length = visitor.read(&mut out).unwrap().expect("a block");
@@ -207,7 +207,7 @@ fn shared_bytes(offer: &RingOffer) -> [Vec<u8>; 2] {
 #[test]
 fn p4_untrusted_peer_reads_a_ring_but_cannot_write() {
     let Some(()) = need::require_root() else { return };
-    for policy in [Policy::Overwrite, Policy::Block, Policy::DropNew] {
+    for policy in [OverflowPolicy::Overwrite, OverflowPolicy::Block, OverflowPolicy::DropNew] {
         let id = abi::DbufId::new(7).unwrap();
         let config = BlockConfig { capacity: 1 << 16, policy, readers: 2, ..BlockConfig::new(id) };
         let (mut writer, mut offers) = share::block_ring(&config).unwrap();
@@ -235,9 +235,9 @@ fn p4_untrusted_peer_reads_a_ring_but_cannot_write() {
         );
         assert_eq!(writer.counts(), counted);
         assert_eq!(writer.reader_counts(0).map(|taken| taken.blocks), Some(BLOCKS), "what it read");
-        read_all(&mut own, 0..BLOCKS);
+        assert_remaining_blocks(&mut own, 0..BLOCKS);
         write_blocks(&mut writer, BLOCKS..BLOCKS + 5);
-        read_all(&mut own, BLOCKS..BLOCKS + 5);
+        assert_remaining_blocks(&mut own, BLOCKS..BLOCKS + 5);
     }
 }
 
@@ -253,7 +253,7 @@ fn write_blocks(writer: &mut BlockWriter, blocks: std::ops::Range<u64>) {
 #[test]
 fn every_attempt_succeeds_on_unsealed_memory() {
     for (what, attempt) in WRITE_ATTEMPTS.iter().chain(RESIZE_ATTEMPTS) {
-        let file = Memfd::create("probe-unsealed", 4 * PAGE as usize).unwrap();
+        let file = Memfd::create("probe-unsealed", 4 * PAGE_SIZE as usize).unwrap();
         assert_eq!(file.seals(), Ok(Seals::NONE));
         let part = SharedFile::new("unsealed", file.as_fd()).unwrap();
         assert!(part.may_become_writable());

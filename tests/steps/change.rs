@@ -2,9 +2,9 @@
 //! resources. The resources are counted in a child process in which no other test runs.
 
 use crate::scratch::Scratch;
-use engine::build::{Settings, build};
-use engine::change::{ChangeError, SwitchReport, change_with_steps};
-use engine::live::Live;
+use engine::build::{RunSettings, build};
+use engine::change::{ChangeError, SwitchReport, change_with_rollback_log};
+use engine::live::PathHandle;
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
 use pipeline::edit::Edit;
@@ -52,14 +52,14 @@ fn fail_each_step() {
     let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     let paths = pair.server.run_in_network_namespace(|| {
-        let plan =
-            plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
-        build(&plan, Settings::default()).expect("spaces")
+        let plan = plan(graph, &MachineRegistry::Local, &engine::machine::inspect_machine())
+            .expect("a plan");
+        build(&plan, RunSettings::default()).expect("spaces")
     });
     let live = paths[0].live();
     live.set_request_text(&text);
     let runs = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
-    let mut trial = Trial { pair, folder, live, sent: 0 };
+    let mut trial = ChangeTrial { pair, folder, live, sent: 0 };
     let (mut failed, mut survived) = (0, 0);
     for (there, back) in CHANGES_AND_UNDO {
         // The first change creates everything that is created once per process.
@@ -71,7 +71,7 @@ fn fail_each_step() {
         }
     }
     wait_until("all has come", || {
-        let ledger = trial.live.counters(OPERATION_TIMEOUT).ledger;
+        let ledger = trial.live.take_snapshot(OPERATION_TIMEOUT).ledger;
         let count = ledger.filters.iter().find(|node| node.name == "count");
         count.is_some_and(|count| count.taken.blocks + ledger.lost_blocks() >= trial.sent)
     });
@@ -86,19 +86,20 @@ fn fail_each_step() {
 }
 
 /// A running path to which changes are made while one step of a change fails.
-struct Trial {
+struct ChangeTrial {
     pair: NamespacePair,
     folder: Scratch,
-    live: Live,
+    live: PathHandle,
     /// Number of datagrams sent to the path.
     sent: u64,
 }
 
-impl Trial {
+impl ChangeTrial {
     fn change(&mut self, words: &[&str], steps: &RollbackLog) -> Result<SwitchReport, ChangeError> {
         let edit = Edit::parse(words).expect("an edit");
-        let machine = engine::machine::inspect();
-        let switched = change_with_steps(&self.live, &edit, &machine, OPERATION_TIMEOUT, steps);
+        let machine = engine::machine::inspect_machine();
+        let switched =
+            change_with_rollback_log(&self.live, &edit, &machine, OPERATION_TIMEOUT, steps);
         if let Ok(SwitchReport { lost, duplicated, reordered, .. }) = &switched {
             assert_eq!((*lost, *duplicated, *reordered), (0, 0, 0), "{words:?}");
         }
@@ -110,7 +111,7 @@ impl Trial {
     }
 
     fn resources(&self) -> Resources {
-        Resources::count_this_process(&self.pair, &self.folder.path(""))
+        Resources::of_this_process(&self.pair, &self.folder.path(""))
     }
 
     /// Sends datagrams to the path, and adds their number to `sent`. The counts at the end of the

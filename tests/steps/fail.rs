@@ -3,8 +3,8 @@
 
 use crate::scratch::Scratch;
 use crate::shapes::{REQUEST_SHAPES, RequestShape};
-use engine::build::{PathOptions, Settings, build_with};
-use engine::kernel::point::AttachPoints;
+use engine::build::{PathOptions, RunSettings, build_with_options};
+use engine::kernel::shared_attach_point::AttachPoints;
 use engine::record::{RecordMode, Recording, RecordingHead};
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
@@ -20,7 +20,7 @@ use testkit::{need, wait_until};
 #[test]
 fn a17_o4_failing_step_leaves_the_machine_unchanged() {
     if testkit::run_in_separate_process("fail::a17_o4_failing_step_leaves_the_machine_unchanged") {
-        fail_each_step_of(|shape| shape.in_every_run);
+        fail_each_step_of_requests(|shape| shape.in_every_run);
     }
 }
 
@@ -31,17 +31,17 @@ fn a17_o4_any_failing_step_of_any_request_changes_nothing() {
     if testkit::run_in_separate_process(
         "fail::a17_o4_any_failing_step_of_any_request_changes_nothing",
     ) {
-        fail_each_step_of(|_| true);
+        fail_each_step_of_requests(|_| true);
     }
 }
 
-fn fail_each_step_of(wanted: impl Fn(&RequestShape) -> bool) {
+fn fail_each_step_of_requests(wanted: impl Fn(&RequestShape) -> bool) {
     if need::require_bpf().is_none() || need::require_root().is_none() {
         return;
     }
     let cable = DevicePairSettings { addresses: false, ..DevicePairSettings::default() };
     let Some(pair) = NamespacePair::new(cable) else { return };
-    let mut trial = Trial::new(pair);
+    let mut trial = RequestTrial::new(pair);
     let (mut shapes, mut steps, mut went_on) = (0, 0, 0);
     for shape in REQUEST_SHAPES.iter().filter(|shape| wanted(shape)) {
         let (failed, survived) = trial.try_each_step(shape);
@@ -54,7 +54,7 @@ fn fail_each_step_of(wanted: impl Fn(&RequestShape) -> bool) {
 
 /// Fixture of the tests of failing steps: a directory, a network, and the baseline of the
 /// resources.
-struct Trial {
+struct RequestTrial {
     pair: NamespacePair,
     /// The directory that contains the working directory of requests, to which they write their
     /// files.
@@ -65,12 +65,12 @@ struct Trial {
     baseline: Resources,
 }
 
-impl Trial {
+impl RequestTrial {
     fn new(pair: NamespacePair) -> Self {
         let folder = Scratch::new();
         fs::create_dir(folder.path("here")).expect("a folder");
         let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/web.pcap");
-        let baseline = Resources::count_this_process(&pair, &folder.path("here"));
+        let baseline = Resources::of_this_process(&pair, &folder.path("here"));
         Self { pair, folder, capture, baseline }
     }
 
@@ -127,7 +127,7 @@ impl Trial {
         self.pair.server.run_in_network_namespace(|| {
             let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
             assert!(mistakes.is_empty(), "{}", pipeline::render(line, &mistakes, false));
-            let mut machine = engine::machine::inspect();
+            let mut machine = engine::machine::inspect_machine();
             if shape.recorded {
                 machine = RecordingHead::replay_machine(machine);
             }
@@ -142,7 +142,7 @@ impl Trial {
                 extras.record_mode = RecordMode::Record(Arc::clone(&recording));
             }
             let points = AttachPoints::default();
-            let built = build_with(&plan, Settings::default(), &points, &extras);
+            let built = build_with_options(&plan, RunSettings::default(), &points, &extras);
             let paths = built.map_err(|why| why.to_string());
             if paths.is_err() {
                 steps.roll_back();
@@ -164,7 +164,7 @@ impl Trial {
     }
 
     fn resources(&self) -> Resources {
-        Resources::count_this_process(&self.pair, &self.working_directory())
+        Resources::of_this_process(&self.pair, &self.working_directory())
     }
 
     /// Adds to the baseline the resources that remain after the first run of the request `line`,

@@ -8,8 +8,8 @@
 //!
 //! Other differences are listed in [`EXPECTED_DIFFERENCES`], with the frame and the section of the
 //! RFC that decides. The cases of http-evader have their own expected results ([`crate::evader`]),
-//! of which tshark finds half. HTTP inside protocols that no filter decapsulates ([`ENCAPSULATED`])
-//! does not reach `http`.
+//! of which tshark finds half. HTTP inside protocols that no filter decapsulates
+//! ([`ENCAPSULATED_CAPTURES`]) does not reach `http`.
 
 use crate::captures;
 use crate::evader;
@@ -132,7 +132,7 @@ const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
 ];
 
 /// Captures with HTTP inside a protocol that no filter decapsulates, each with that protocol.
-const ENCAPSULATED: &[(&str, &str)] = &[
+const ENCAPSULATED_CAPTURES: &[(&str, &str)] = &[
     ("suricata/bug-2576-02-ips/temp1.pcap", "NFLOG"),
     ("suricata/decode-chdlc-01/hdlc-http_1tx.pcap", "Cisco HDLC"),
     ("zeek/Traces/mpls-in-vlan.pcap", "MPLS"),
@@ -183,7 +183,7 @@ fn corpus_bodies_equal_tshark_exports() {
     let (mut same, mut unjudged, mut differ, mut unexpected) = (0, 0, 0, Vec::new());
     for (name, results) in &results {
         (same, unjudged) = (same + results.same, unjudged + results.unjudged);
-        if let Some((_, what)) = ENCAPSULATED.iter().find(|(capture, _)| capture == name) {
+        if let Some((_, what)) = ENCAPSULATED_CAPTURES.iter().find(|(capture, _)| capture == name) {
             println!("not taken off: {what} in {name}: {} bodies", results.theirs.len());
             continue;
         }

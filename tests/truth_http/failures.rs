@@ -7,21 +7,21 @@ use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
 use std::io::Write;
 use std::path::Path;
-use testkit::{Frame, Segment};
+use testkit::{Frame, TcpHeader};
 use wire::capture::write;
 
-const CLIENT: [&str; 2] = ["10.0.0.1", "192.0.2.80"];
+const CLIENT_AND_SERVER_ADDRESSES: [&str; 2] = ["10.0.0.1", "192.0.2.80"];
 const SYN: u8 = 2;
 const ACK: u8 = 0x10;
 
 /// Returns a capture of a connection with one request, and a response in segments of 1,400 bytes.
 /// `snap` is the maximum captured length of a frame.
 fn http_connection_capture(request: &[u8], response: &[u8], snap: usize) -> Vec<u8> {
-    let mut capture = write::file_header(wire::LinkType::ETHERNET).to_vec();
+    let mut capture = write::encode_file_header(wire::LinkType::ETHERNET).to_vec();
     let mut sequence = [7_000_u32, 9_000];
     let mut add = |side: usize, flags: u8, data: &[u8]| {
         let ports = [40_000, 80];
-        let segment = Segment {
+        let segment = TcpHeader {
             source: ports[side],
             target: ports[1 - side],
             sequence: sequence[side],
@@ -30,7 +30,9 @@ fn http_connection_capture(request: &[u8], response: &[u8], snap: usize) -> Vec<
             window: 64_000,
             options: Vec::new(),
         };
-        let frame = Frame::ethernet().ipv4(CLIENT[side], CLIENT[1 - side]).tcp(&segment, data);
+        let frame = Frame::ethernet()
+            .ipv4(CLIENT_AND_SERVER_ADDRESSES[side], CLIENT_AND_SERVER_ADDRESSES[1 - side])
+            .tcp(&segment, data);
         let (captured, length) = (frame.len().min(snap), frame.len() as u32);
         capture.extend(write::encode_record_header(1_000_000_000, captured as u32, length));
         capture.extend(&frame[..captured]);

@@ -18,4 +18,4 @@ mod evader;
 mod exported;
 mod failures;
 mod messages;
-mod state;
+mod moved_state;

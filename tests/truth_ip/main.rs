@@ -11,7 +11,7 @@ mod request;
 #[path = "../common/scratch.rs"]
 mod scratch;
 
-use engine::run::Outcome;
+use engine::run::RunOutcome;
 use filter::prelude::*;
 use request::PlannedRequest;
 use scratch::Scratch;
@@ -60,7 +60,12 @@ fn payload(port: u32, length: usize) -> Vec<u8> {
 
 /// Returns the frames of a datagram to port `number + 1`. If the datagram is longer than
 /// `fragment_length_max`, the frames are its fragments, with at most this number of bytes of data.
-fn datagram(number: u16, length: usize, fragment_length_max: usize, is_ipv6: bool) -> Vec<Vec<u8>> {
+fn datagram_frames(
+    number: u16,
+    length: usize,
+    fragment_length_max: usize,
+    is_ipv6: bool,
+) -> Vec<Vec<u8>> {
     let (source, target) = if is_ipv6 { ("fd00::1", "fd00::2") } else { ("10.0.0.1", "10.0.0.2") };
     let packet = || match is_ipv6 {
         true => Frame::ethernet().ipv6(source, target),
@@ -81,11 +86,11 @@ fn datagram(number: u16, length: usize, fragment_length_max: usize, is_ipv6: boo
                 let [high, low] = field.to_be_bytes();
                 let [id_high, id_low] = number.to_be_bytes();
                 let fragment = [17, 0, high, low, 0, 0, id_high, id_low];
-                packet().protocol(44, &[&fragment, piece].concat())
+                packet().ip_payload(44, &[&fragment, piece].concat())
             }
-            false => {
-                packet().fragment((at * fragment_length_max) as u16, at < last).protocol(17, piece)
-            }
+            false => packet()
+                .fragment((at * fragment_length_max) as u16, at < last)
+                .ip_payload(17, piece),
         };
         if !is_ipv6 {
             frame[18..20].copy_from_slice(&number.to_be_bytes());
@@ -96,7 +101,7 @@ fn datagram(number: u16, length: usize, fragment_length_max: usize, is_ipv6: boo
 }
 
 fn write_capture(path: &Path, frames: &[Vec<u8>]) {
-    let mut capture = wire::capture::write::file_header(LinkType::ETHERNET).to_vec();
+    let mut capture = wire::capture::write::encode_file_header(LinkType::ETHERNET).to_vec();
     for (number, frame) in frames.iter().enumerate() {
         let length = u32::try_from(frame.len()).expect("a frame");
         capture.extend(wire::capture::write::encode_record_header(
@@ -109,7 +114,7 @@ fn write_capture(path: &Path, frames: &[Vec<u8>]) {
     fs::write(path, capture).expect("a capture");
 }
 
-fn ip_verify_counter(outcome: &Outcome, name: &str) -> u64 {
+fn ip_verify_counter(outcome: &RunOutcome, name: &str) -> u64 {
     let reports = outcome.reports.iter().filter(|report| report.name == "verify");
     let rows = reports.flat_map(|report| &report.report.rows);
     rows.filter(|(row, _)| row == name).map(|(_, n)| n).sum()
@@ -127,8 +132,8 @@ fn held_fragments_survive_laps_of_their_pool() {
         let length = random.within(1..19_000);
         let fragment_length_max = 8 * random.within(60..180);
         let fragments = match number % 2 {
-            0 => datagram(number, length, fragment_length_max, number % 4 == 0),
-            _ => datagram(number, length, usize::MAX, false),
+            0 => datagram_frames(number, length, fragment_length_max, number % 4 == 0),
+            _ => datagram_frames(number, length, usize::MAX, false),
         };
         cut += u64::from(fragments.len() > 1);
         frames.extend(fragments);

@@ -13,7 +13,7 @@
 //! of http-evader are excluded: 251 connections of eight in-order packets each.
 
 use crate::captures;
-use crate::streams::{Stream, streams};
+use crate::streams::{Stream, reassemble_streams};
 use crate::tshark::{self, FollowedConnection, StreamSpan};
 use std::path::Path;
 
@@ -46,7 +46,7 @@ const CONFLICTING_OVERLAP_REASON: &str =
 
 /// Captures with connections inside a protocol that no filter decapsulates. Each has the number of
 /// these connections, and the protocol.
-const ENCAPSULATED: &[(&str, usize, &str)] = &[
+const ENCAPSULATED_CAPTURES: &[(&str, usize, &str)] = &[
     ("libpcap-filter/pcap/filter/AH-IPcomp-IPv4.pcap", 1, "AH"),
     ("libpcap-filter/pcap/filter/arcnet-rfc1051-arp-icmp-http.pcap", 1, "ARCNET"),
     ("pcapplusplus/Packet++Test/PacketExamples/gtp.pcap", 1, "GTP"),
@@ -115,8 +115,10 @@ fn corpus_streams_equal_those_of_tshark() {
         sum.same += results.same;
         sum.equal_up_to_gap += results.equal_up_to_gap;
         sum.differences.extend(results.differences.iter().map(|why| format!("{name}: {why}")));
-        let listed =
-            EXPECTED_DIFFERENCES.iter().chain(ENCAPSULATED).find(|(capture, ..)| capture == name);
+        let listed = EXPECTED_DIFFERENCES
+            .iter()
+            .chain(ENCAPSULATED_CAPTURES)
+            .find(|(capture, ..)| capture == name);
         if results.differences.len() != listed.map_or(0, |(_, number, _)| *number) {
             unexpected.push((name, &results.differences));
         }
@@ -124,7 +126,7 @@ fn corpus_streams_equal_those_of_tshark() {
     for (name, number, why) in EXPECTED_DIFFERENCES {
         println!("differs: {number} in {name}: {why}");
     }
-    for (name, number, what) in ENCAPSULATED {
+    for (name, number, what) in ENCAPSULATED_CAPTURES {
         println!("not taken off: {what}: {number} in {name}");
     }
     println!(
@@ -152,7 +154,7 @@ struct ConnectionCounts {
 /// tshark find a connection with data.
 fn compare_capture(path: &Path) -> Option<ConnectionCounts> {
     let bytes = std::fs::read(path).expect("a capture that can be read");
-    let ours = streams(path, NO_TIMEOUT_ARGUMENT).ok()?;
+    let ours = reassemble_streams(path, NO_TIMEOUT_ARGUMENT).ok()?;
     let cut = wire::capture::packets(&bytes)
         .map_while(Result::ok)
         .any(|(packet, data)| (data.len() as u64) < u64::from(packet.wire_length));

@@ -32,7 +32,7 @@ fn is_icmp6_message(kind: u8, code: u8) -> impl Fn(&[u8]) -> bool {
 }
 
 /// The tests of suricata-verify by directory, each with its requirements.
-const CASES: &[(&str, &[Requirement])] = &[
+const SURICATA_CASES: &[(&str, &[Requirement])] = &[
     ("defrag/bug-6887-defrag-eth-vlan-ipv4-tcp-syn", &[Packets(1, TCP, is_syn)]),
     ("defrag/bug-6887-defrag-ppp-ipv4-tcp-syn", &[Packets(1, TCP, is_syn)]),
     (
@@ -118,7 +118,7 @@ fn fragments_are_reassembled_or_dropped_with_a_reason() {
 fn corpus_suricata_agrees_on_fragments() {
     let Some(cases) = testkit::case_directory() else { return };
     let (mut judged, mut out, mut wrong) = (0, 0, Vec::new());
-    for (test, wants) in CASES {
+    for (test, wants) in SURICATA_CASES {
         if let [OutOfScope(why)] = wants {
             println!("out of scope: {test}: {why}");
             out += 1;
@@ -169,6 +169,7 @@ fn corpus_table_lists_every_fragment_test() {
         let names = folders.flatten().filter_map(|folder| folder.file_name().into_string().ok());
         found.extend(names.map(|name| format!("{set}/{name}")));
     }
-    let listed: BTreeSet<String> = CASES.iter().map(|(test, ..)| (*test).to_owned()).collect();
+    let listed: BTreeSet<String> =
+        SURICATA_CASES.iter().map(|(test, ..)| (*test).to_owned()).collect();
     assert_eq!(found, listed);
 }

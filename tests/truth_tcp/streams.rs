@@ -21,7 +21,7 @@ pub(crate) struct Stream {
 
 /// Returns the connections of a capture that have data or gaps, ordered by session, or the error of
 /// reading the capture.
-pub(crate) fn streams(capture: &Path, arguments: &str) -> Result<Vec<Stream>, String> {
+pub(crate) fn reassemble_streams(capture: &Path, arguments: &str) -> Result<Vec<Stream>, String> {
     let text = format!("replay '{}' | ip | tcp {arguments} | collect | discard", capture.display());
     let (blocks, _) = run_and_collect(&PlannedRequest::with_filters(text, COLLECT_FILTERS))?;
     Ok(group_into_streams(&blocks))
@@ -43,7 +43,7 @@ pub(crate) fn group_into_streams(blocks: &[CollectedBlock]) -> Vec<Stream> {
             false => StreamSpan::Bytes(block.bytes.clone()),
         };
         stream.has_begun[side] |= block.flags.contains(BlockFlags::FIRST);
-        stream.has_ended[side] |= block.flags.contains(BlockFlags::END);
+        stream.has_ended[side] |= block.flags.contains(BlockFlags::SESSION_END);
         push_span(&mut stream.sides[side], span);
     }
     streams

@@ -2,7 +2,7 @@
 //! match, and not the data that they do not match. The table has a row for each test; a row without
 //! expectations has a reason.
 
-use crate::streams::streams;
+use crate::streams::reassemble_streams;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -36,7 +36,7 @@ const ABOUT_HEADERS_REASON: &str = "about options of a header, not about a strea
 
 /// The tests of suricata-verify, each with its capture, the arguments of `tcp`, and its
 /// requirements.
-const CASES: &[(&str, &str, &str, &[Requirement])] = &[
+const SURICATA_CASES: &[(&str, &str, &str, &[Requirement])] = &[
     ("bug-3286-02-linux-evasion", "with_evasion_linux.pcap", "", &[Has(1, b"THIS_IS_A_TEST")]),
     ("bug-3286-03-windows-evasion", "with_evasion_windows.pcap", "", &[Has(1, b"THIS_IS_A_TEST")]),
     (
@@ -153,7 +153,7 @@ fn corpus_suricata_rules_agree_on_streams() {
     let Some(cases) = testkit::case_directory() else { return };
     let suricata = cases.join("suricata");
     let (mut judged, mut out, mut wrong) = (0, 0, Vec::new());
-    for (test, capture, arguments, wants) in CASES {
+    for (test, capture, arguments, wants) in SURICATA_CASES {
         if let [OutOfScope(why)] = wants {
             println!("out of scope: {test}: {why}");
             out += 1;
@@ -176,7 +176,7 @@ fn unmet_requirements(
     arguments: &str,
     wants: &[Requirement],
 ) -> Vec<String> {
-    let streams = streams(path, arguments).unwrap_or_else(|why| panic!("{test}: {why}"));
+    let streams = reassemble_streams(path, arguments).unwrap_or_else(|why| panic!("{test}: {why}"));
     let sides: Vec<Vec<u8>> =
         streams.iter().flat_map(|stream| [stream.bytes(0), stream.bytes(1)]).collect();
     let having = |word: &[u8]| {
@@ -203,7 +203,8 @@ fn corpus_table_lists_every_stream_test() {
     let names = folders.filter_map(|folder| folder.file_name().into_string().ok());
     let about = |name: &String| STREAM_TEST_PREFIXES.iter().any(|begin| name.starts_with(begin));
     let found: BTreeSet<String> = names.filter(about).collect();
-    let listed: BTreeSet<String> = CASES.iter().map(|(test, ..)| (*test).to_owned()).collect();
+    let listed: BTreeSet<String> =
+        SURICATA_CASES.iter().map(|(test, ..)| (*test).to_owned()).collect();
     assert_eq!(found, listed);
 }
 

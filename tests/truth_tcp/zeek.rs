@@ -26,7 +26,7 @@ use std::path::Path;
 use wire::flow::Flow;
 
 /// Tests of Zeek that are excluded from the comparison, each with the reason.
-const EXCLUDED: &[(&str, &str)] = &[
+const EXCLUDED_TESTS: &[(&str, &str)] = &[
     ("core.cisco-fabric-path", "Cisco FabricPath around the frames is not taken off"),
     ("core.mpls-in-vlan", "MPLS around the packets is not taken off"),
     ("core.pppoe-over-qinq", "PPPoE around the packets is not taken off"),
@@ -60,7 +60,7 @@ fn connections_start_and_gaps_match_the_capture() {
         ("many-small", 80, [true, true], [0, 0]),
     ] {
         let path = testkit::generated::capture_path(&format!("streams/{name}.pcap"));
-        let streams = crate::streams::streams(&path, "").expect("a capture");
+        let streams = crate::streams::reassemble_streams(&path, "").expect("a capture");
         assert_eq!(streams.len(), connections, "{name}");
         for stream in streams {
             assert_eq!(stream.has_begun, begun, "{name}");
@@ -88,7 +88,7 @@ fn corpus_connections_equal_those_of_zeek() {
         let logged: Vec<ZeekConnection> =
             tcp.iter().copied().filter(outside).map(ZeekConnection::from_log_line).collect();
         tunnelled += tcp.len() - logged.len();
-        if let Some((_, why)) = EXCLUDED.iter().find(|(name, _)| *name == test.name) {
+        if let Some((_, why)) = EXCLUDED_TESTS.iter().find(|(name, _)| *name == test.name) {
             excluded.push(format!("{}: {} connections: {why}", test.name, logged.len()));
             continue;
         }

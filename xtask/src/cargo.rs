@@ -1,13 +1,13 @@
 //! Runs cargo and other programs. Each command line is printed before it runs.
 
-use crate::silence::SilenceWatchdog;
+use crate::silence_watchdog::SilenceWatchdog;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Returns a command for the cargo that started this program, so that all calls use the same
 /// toolchain.
-pub(crate) fn cargo(root: &Path) -> Command {
+pub(crate) fn cargo_command(root: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.current_dir(root).stdin(Stdio::null());
@@ -23,7 +23,7 @@ pub(crate) fn target_directory(root: &Path) -> PathBuf {
 }
 
 /// Runs a command and waits for it; returns true if it succeeded.
-pub(crate) fn run(command: &mut Command) -> bool {
+pub(crate) fn run_command(command: &mut Command) -> bool {
     print_command(command);
     match command.status() {
         Ok(status) => status.success(),
@@ -67,7 +67,7 @@ pub(crate) fn run_and_forward_lines(
 
 /// Returns true if cargo has this subcommand.
 pub(crate) fn has_subcommand(root: &Path, subcommand: &str) -> bool {
-    let mut command = cargo(root);
+    let mut command = cargo_command(root);
     command.args([subcommand, "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }

@@ -24,26 +24,40 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
             failed.push(name);
         }
     };
-    step("fmt", &mut || cargo::run(cargo::cargo(root).args(["fmt", "--all", "--check"])));
+    step("fmt", &mut || {
+        cargo::run_command(cargo::cargo_command(root).args(["fmt", "--all", "--check"]))
+    });
     step("clippy", &mut || {
-        let mut command = cargo::cargo(root);
-        cargo::run(command.args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+        let mut command = cargo::cargo_command(root);
+        cargo::run_command(command.args([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]))
     });
     step("clippy of the build that loses blocks", &mut || {
-        let mut command = cargo::cargo(root);
+        let mut command = cargo::cargo_command(root);
         command.args(["clippy", "--package", "streamline-tests", "--features", "lose"]);
-        cargo::run(command.args(["--test", "loses", "--", "-D", "warnings"]))
+        cargo::run_command(command.args(["--test", "loses", "--", "-D", "warnings"]))
     });
     step("build of the loom models", &mut || test::check_loom_models(root));
     step("links of the API documentation", &mut || {
-        let mut command = cargo::cargo(root);
+        let mut command = cargo::cargo_command(root);
         command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links");
-        cargo::run(command.args(["doc", "--workspace", "--no-deps", "--document-private-items"]))
+        cargo::run_command(command.args([
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+        ]))
     });
     step("tidy", &mut || matches!(tidy::tidy(root, &[]), Outcome::Success));
     step("test", &mut || matches!(test::test(root, arguments), Outcome::Success));
     step("deny", &mut || check_dependencies(root, strict, &mut skipped));
-    println!("\n{}", skips::summary(&cargo::target_directory(root)));
+    println!("\n{}", skips::skipped_test_summary(&cargo::target_directory(root)));
     for line in skipped {
         println!("left out: {line}");
     }
@@ -62,7 +76,9 @@ fn check_dependencies(root: &Path, strict: bool, skipped: &mut Vec<&str>) -> boo
         skipped.push("deny: `cargo deny` is not here; `cargo install --locked cargo-deny`");
         return !strict;
     }
-    let deny = |arguments: &[&str]| cargo::run(cargo::cargo(root).arg("deny").args(arguments));
+    let deny = |arguments: &[&str]| {
+        cargo::run_command(cargo::cargo_command(root).arg("deny").args(arguments))
+    };
     let well = deny(&["--workspace", "check", "licenses", "bans", "sources"]);
     if !deny(&["--workspace", "fetch", "db"]) {
         skipped.push("deny: the list of advisories could not be fetched");

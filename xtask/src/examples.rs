@@ -17,7 +17,7 @@ struct Example {
 
 /// Checks all requests in example files and documents. Returns true if `streamline check` accepts
 /// all of them.
-pub(crate) fn check(root: &Path) -> bool {
+pub(crate) fn check_examples(root: &Path) -> bool {
     let examples = match collect_examples(root) {
         Ok(examples) => examples,
         Err(error) => {
@@ -28,7 +28,7 @@ pub(crate) fn check(root: &Path) -> bool {
     // Uses the same build as the tests, because `build --package streamline-cli` would select other
     // features, and compile most crates again.
     let mut build = crate::test::test_command(root);
-    if !cargo::run(build.args(["--workspace", "--no-run", "--quiet"])) {
+    if !cargo::run_command(build.args(["--workspace", "--no-run", "--quiet"])) {
         return false;
     }
     let command = cargo::target_directory(root).join("debug/streamline");
@@ -57,14 +57,16 @@ fn is_example_accepted(root: &Path, command: &Path, examples: &Example) -> bool 
 fn collect_examples(root: &Path) -> std::io::Result<Vec<Example>> {
     let mut examples = Vec::new();
     for path in files_with_extension(&root.join("examples"), "pipe")? {
-        examples
-            .push(Example { location: location(root, &path), request: fs::read_to_string(&path)? });
+        examples.push(Example {
+            location: relative_path(root, &path),
+            request: fs::read_to_string(&path)?,
+        });
     }
     for path in files_with_extension(&root.join("docs"), "md")? {
         let text = fs::read_to_string(&path)?;
         let blocks = pipe_code_blocks(&text).into_iter();
         examples.extend(blocks.map(|(line, request)| Example {
-            location: format!("{}:{line}", location(root, &path)),
+            location: format!("{}:{line}", relative_path(root, &path)),
             request,
         }));
     }
@@ -86,7 +88,7 @@ fn files_with_extension(folder: &Path, extension: &str) -> std::io::Result<Vec<P
     Ok(found)
 }
 
-fn location(root: &Path, path: &Path) -> String {
+fn relative_path(root: &Path, path: &Path) -> String {
     path.strip_prefix(root).unwrap_or(path).display().to_string()
 }
 

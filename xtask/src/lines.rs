@@ -114,7 +114,7 @@ mod tests {
         }
         tree.write_file("crates/testkit/src/lib.rs", b"fn f() {}\n");
         // The lines are `fn`, `g(`, `f")`, `}`, and the line of lib.rs that forbids unsafe code.
-        assert_eq!(counts_by_crate(&tree.read())["abi"], (2, 5));
-        assert!(!counts_by_crate(&tree.read()).contains_key("testkit"));
+        assert_eq!(counts_by_crate(&tree.read_tree())["abi"], (2, 5));
+        assert!(!counts_by_crate(&tree.read_tree()).contains_key("testkit"));
     }
 }

@@ -14,7 +14,7 @@ mod install;
 mod kernels;
 mod lines;
 mod outcome;
-mod silence;
+mod silence_watchdog;
 mod skips;
 mod test;
 mod tidy;
@@ -90,7 +90,7 @@ const VERBS: &[Verb] = &[
         name: "examples",
         usage: "",
         summary: "every example and every request of the book through `streamline check`",
-        run: |root, _| examples::check(root).into(),
+        run: |root, _| examples::check_examples(root).into(),
     },
     Verb {
         name: "model",

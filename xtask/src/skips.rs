@@ -10,14 +10,14 @@ use std::path::Path;
 const SKIPPED_TESTS_FILE: &str = "skips.txt";
 
 /// Deletes the list of skipped tests of the last run.
-pub(crate) fn clear(target: &Path) {
+pub(crate) fn clear_skipped_tests(target: &Path) {
     // The file may not exist.
     let _ = fs::remove_file(target.join(SKIPPED_TESTS_FILE));
 }
 
 /// Returns a summary of the tests skipped in this run, as in `7 skipped: 5 needs root, 2 needs the
 /// program tshark`.
-pub(crate) fn summary(target: &Path) -> String {
+pub(crate) fn skipped_test_summary(target: &Path) -> String {
     summarize_skips(&fs::read_to_string(target.join(SKIPPED_TESTS_FILE)).unwrap_or_default())
 }
 

@@ -98,7 +98,7 @@ fn run_all(root: &Path, arguments: &TestArguments<'_>) -> bool {
     workspace.args(["--workspace", "--", "--skip", CORPUS_PREFIX]).env_remove(CORPUS_VARIABLE);
     let mut loses = test_command(root);
     loses.args(["--package", "streamline-tests", "--features", "lose", "--test", "loses"]);
-    let examples = examples::check(root);
+    let examples = examples::check_examples(root);
     let workspace = run_and_count(root, vec![workspace, loses], arguments.strict);
     let corpus =
         default_corpus_directory(root).map(|folder| run_corpus_tests(root, &folder, arguments));
@@ -149,7 +149,7 @@ fn run_corpus_tests(root: &Path, folder: &Path, arguments: &TestArguments<'_>) -
 
 /// Returns the command that runs all tests: `cargo test`, with `--locked` if `CI` is set.
 pub(crate) fn test_command(root: &Path) -> Command {
-    let mut command = cargo::cargo(root);
+    let mut command = cargo::cargo_command(root);
     command.args(["test", "--no-fail-fast"]);
     if std::env::var_os("CI").is_some() {
         command.arg("--locked");
@@ -210,7 +210,7 @@ pub(crate) fn miri(root: &Path, arguments: &[String]) -> Outcome {
         command.args(["--package", package]);
     }
     command.arg("--").args(arguments);
-    cargo::run(&mut command).into()
+    cargo::run_command(&mut command).into()
 }
 
 /// Returns true if the loom models compile. No other build compiles them.
@@ -218,12 +218,12 @@ pub(crate) fn check_loom_models(root: &Path) -> bool {
     let mut command = loom_command(root);
     command.args(["check", "--profile", "test", "--package", "streamline-buffer"]);
     command.args(["--lib", "--test", "model_*"]);
-    cargo::run(&mut command)
+    cargo::run_command(&mut command)
 }
 
 /// Returns a command for cargo with `--cfg loom` and its own target directory.
 fn loom_command(root: &Path) -> Command {
-    let mut command = cargo::cargo(root);
+    let mut command = cargo::cargo_command(root);
     command.env("RUSTFLAGS", "--cfg loom");
     command.env("CARGO_TARGET_DIR", cargo::target_directory(root).join("loom"));
     command
@@ -244,7 +244,7 @@ pub(crate) fn fuzz(root: &Path, arguments: &[String]) -> Outcome {
     if arguments != ["smoke"] {
         return Outcome::Usage("`fuzz` knows `smoke`".to_owned());
     }
-    let mut command = cargo::cargo(root);
+    let mut command = cargo::cargo_command(root);
     command.args(["test", "--release", "--no-fail-fast"]);
     for (package, tests) in FUZZ_TESTS {
         command.args(["--package", package]);
@@ -258,7 +258,7 @@ const PRIVILEGED_PACKAGES: &[&str] = &["streamline-sys", "streamline-endpoint", 
 
 /// The verb `netns`: runs the tests that need root. A skipped test is a failure.
 pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
-    let mut command = cargo::cargo(root);
+    let mut command = cargo::cargo_command(root);
     command.args(["test", "--no-fail-fast", "--lib", "--tests"]);
     command
         .args(PRIVILEGED_PACKAGES.iter().flat_map(|package| ["--package", package]))
@@ -269,7 +269,7 @@ pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
 /// The verb `mutants`: tests all mutations of all filters' twins, or of one filter's twin, with
 /// optimization.
 pub(crate) fn mutants(root: &Path, arguments: &[String]) -> Outcome {
-    let mut command = cargo::cargo(root);
+    let mut command = cargo::cargo_command(root);
     match arguments {
         [] => {}
         [filter] => drop(command.env("STREAMLINE_MUTANTS_OF", filter)),
@@ -282,9 +282,9 @@ pub(crate) fn mutants(root: &Path, arguments: &[String]) -> Outcome {
 
 /// The verb `bench`: builds the benchmarks, and runs them.
 pub(crate) fn bench(root: &Path, arguments: &[String]) -> Outcome {
-    let mut command = cargo::cargo(root);
+    let mut command = cargo::cargo_command(root);
     command.args(["run", "--release", "--package", "streamline-bench", "--"]).args(arguments);
-    cargo::run(&mut command).into()
+    cargo::run_command(&mut command).into()
 }
 
 /// Results of a test run, which may consist of several calls of cargo.
@@ -315,7 +315,7 @@ impl TestRun {
 
 fn run_and_count(root: &Path, commands: Vec<Command>, strict: bool) -> TestRun {
     let target = cargo::target_directory(root);
-    skips::clear(&target);
+    skips::clear_skipped_tests(&target);
     let mut counts = TestCounts::default();
     let mut succeeded = true;
     for mut command in commands {
@@ -324,7 +324,7 @@ fn run_and_count(root: &Path, commands: Vec<Command>, strict: bool) -> TestRun {
         }
         succeeded &= cargo::run_and_forward_lines(&mut command, &target, |line| counts.add(line));
     }
-    TestRun { counts, skipped: skips::summary(&target), succeeded }
+    TestRun { counts, skipped: skips::skipped_test_summary(&target), succeeded }
 }
 
 #[cfg(test)]

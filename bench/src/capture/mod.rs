@@ -159,7 +159,7 @@ impl CaptureBench<'_> {
     /// Returns the number of captured frames that fill a ring of `ring` bytes.
     fn frames_to_fill(&self, ring: u32) -> usize {
         let captured = self.setting.length.min(self.setting.keep as usize);
-        ring as usize / (captured + region_offset::HEADER_SIZE as usize)
+        ring as usize / (captured + region_offset::RECORD_HEADER_SIZE as usize)
     }
 
     fn measure_drained_tap(&mut self, ring: u32) -> Result<ObserverSample, String> {
@@ -200,7 +200,10 @@ impl CaptureBench<'_> {
 
     fn attach_tap(&self, ring: u32) -> Result<Tap, String> {
         let mut tap = Tap::new(ring, self.setting.keep, default_policy)?;
-        tap.attach(&self.floods.observed.pair.server, self.floods.observed.device()?)?;
+        tap.attach(
+            &self.floods.observed.pair.server,
+            self.floods.observed.receiving_device_index()?,
+        )?;
         Ok(tap)
     }
 
@@ -215,9 +218,15 @@ impl CaptureBench<'_> {
             bss_size: bytes + C_TAP_OVERHEAD_BYTES,
         };
         let tap = CProgram::load(&self.folder.0, ProgramKind::Tc, source)?;
-        let device = self.floods.observed.device()?;
+        let device = self.floods.observed.receiving_device_index()?;
         let head = || {
-            Link::tcx(&tap.program, device, TrafficDirection::Ingress, ChainPosition::Head, None)
+            Link::attach_tcx(
+                &tap.program,
+                device,
+                TrafficDirection::Ingress,
+                ChainPosition::Head,
+                None,
+            )
         };
         let _link = self
             .floods
@@ -240,7 +249,7 @@ impl CaptureBench<'_> {
         let mut tap = Tap::new(RING_SIZE, self.setting.keep, policy_for_several_readers)?;
         let readers: Result<Vec<_>, _> = (0..count).map(|_| TapReader::start(&tap, 1)).collect();
         let readers = readers?;
-        let device = self.floods.observed.device()?;
+        let device = self.floods.observed.receiving_device_index()?;
         tap.attach(&self.floods.observed.pair.server, device)?;
         self.floods.send(WARM_UP_FRAMES)?;
         for reader in &readers {

@@ -12,7 +12,7 @@
 //! 4 KB with a process that keeps the file dbuf mapped.
 
 use super::to_gigabytes;
-use crate::harness::{Candidate, Goal, interleave};
+use crate::harness::{Candidate, Goal, measure_interleaved_rows};
 use crate::options::Options;
 use crate::row::Row;
 use abi::{DbufId, Extent};
@@ -95,7 +95,7 @@ pub(super) fn measure_copies(
     let id = DbufId::new(1).ok_or("no dbuf has this id")?;
     let kept = CachedFile::open(id, &from).map_err(|why| why.to_string())?;
     let mapped = map_file(&from)?;
-    let sealed = seal_contents(&from)?;
+    let sealed = copy_to_sealed_memory(&from)?;
     let mut rows = Vec::new();
     for (label, block) in BLOCK_SIZES {
         for way in [CopyTarget::New(&to), CopyTarget::Existing(&to), CopyTarget::Null] {
@@ -108,7 +108,7 @@ pub(super) fn measure_copies(
             let (by_default, lazily) = (|| executed(&[]), || executed(&["--lazy"]));
             let kept = || measure_copy(way, |at, to| write_slice(&kept, at, block, to));
             let sealed = || measure_copy(way, |at, to| write_slice(&sealed, at, block, to));
-            let bare = || measure_copy(way, |at, to| write_unchecked(&mapped, at, block, to));
+            let bare = || measure_copy(way, |at, to| write_slice_unchecked(&mapped, at, block, to));
             let candidates = vec![
                 Candidate { name: "dd", measure: Box::new(plain) },
                 Candidate { name: "dd, exec", measure: Box::new(by_default) },
@@ -124,7 +124,13 @@ pub(super) fn measure_copies(
             };
             let row = format!("dd {name} to {} {label}", way.name());
             let x = f64::from(u32::try_from(block).unwrap_or(0));
-            rows.extend(interleave(("file", &row, x), "GB/s", options.rounds, candidates, &goals)?);
+            rows.extend(measure_interleaved_rows(
+                ("file", &row, x),
+                "GB/s",
+                options.rounds,
+                candidates,
+                &goals,
+            )?);
         }
     }
     Ok(rows)
@@ -138,14 +144,14 @@ fn copy_goals(target: f64, block: usize) -> Vec<Goal> {
         |candidate, reference, target| Goal { candidate, reference, goal: "G12 with dd", target };
     let mut goals = vec![kept("file dbuf, kept"), kept("sealed, kept")];
     goals.extend(["dd, exec", "dd, lazy"].map(|candidate| unmodified(candidate, "dd", 0.98)));
-    if block == COMPARED_BLOCK {
+    if block == COMPARED_BLOCK_SIZE {
         goals.push(unmodified("dd, exec", "file dbuf, kept", 0.8));
     }
     goals
 }
 
 /// The block size in bytes at which unmodified `dd` is compared with a copy by this process.
-const COMPARED_BLOCK: usize = 4096;
+const COMPARED_BLOCK_SIZE: usize = 4096;
 
 /// Runs dd. Returns the throughput that it reports, which excludes its startup time.
 fn run_dd(
@@ -199,7 +205,7 @@ fn write_slice(file: &CachedFile, at: u64, block: usize, to: &File) -> Result<us
 }
 
 /// Returns the file's bytes as sealed memory.
-fn seal_contents(path: &Path) -> Result<CachedFile, String> {
+fn copy_to_sealed_memory(path: &Path) -> Result<CachedFile, String> {
     let wrong = |why: std::io::Error| format!("{}: {why}", path.display());
     let mut from = File::open(path).map_err(wrong)?;
     let memory = Memfd::create("bench", 0).map_err(|why| why.to_string())?;
@@ -212,7 +218,12 @@ fn seal_contents(path: &Path) -> Result<CachedFile, String> {
 
 /// Writes a slice of the mapping to `to`, without the check for truncation. Returns the length of
 /// the slice, or 0 at the end of the file.
-fn write_unchecked(file: &FileMapping, at: u64, block: usize, to: &File) -> Result<usize, String> {
+fn write_slice_unchecked(
+    file: &FileMapping,
+    at: u64,
+    block: usize,
+    to: &File,
+) -> Result<usize, String> {
     let at = usize::try_from(at).unwrap_or(usize::MAX);
     let length = block.min(file.len().saturating_sub(at));
     if length == 0 {

@@ -13,7 +13,7 @@
 mod copy;
 mod threads;
 
-use crate::harness::{Candidate, Goal, interleave};
+use crate::harness::{Candidate, Goal, measure_interleaved_rows};
 use crate::options::Options;
 use crate::row::Row;
 use crate::temp_directory::TempDirectory;
@@ -145,7 +145,7 @@ fn measure_pipelines(
         goal("streams", "one program less", "G13 with programs", 1.0 / 1.3),
     ];
     let label = format!("cat|grep|wc {name}");
-    rows.extend(interleave(
+    rows.extend(measure_interleaved_rows(
         ("file", &label, f64::NAN),
         "GB/s",
         options.rounds,
@@ -158,7 +158,13 @@ fn measure_pipelines(
         command_candidate("streams", size, &size.to_string(), streams(script, &[])),
     ];
     let label = format!("cat|cat|cat|wc {name}");
-    rows.extend(interleave(("file", &label, f64::NAN), "GB/s", options.rounds, candidates, &[])?);
+    rows.extend(measure_interleaved_rows(
+        ("file", &label, f64::NAN),
+        "GB/s",
+        options.rounds,
+        candidates,
+        &[],
+    )?);
     Ok(rows)
 }
 

@@ -11,7 +11,7 @@
 //! The processor time is the time of the sender, which includes the kernel's work, plus the time of
 //! the processes. The rate includes only counted frames, so lost frames reduce it.
 
-mod tools;
+mod selection_tools;
 mod xdp;
 
 pub(crate) use xdp::serve;
@@ -24,8 +24,8 @@ use crate::program_cost::GeneratedProgram;
 use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
+use selection_tools::SelectionTool;
 use sys::bpf::ProgramKind;
-use tools::PickTool;
 use xdp::SelectingProcess;
 
 /// Number of frames sent in one sample, that is, in one measurement of one candidate.
@@ -33,7 +33,7 @@ const FRAMES_PER_SAMPLE: usize = 200_000;
 /// Number of frames sent for warm-up before a sample.
 const WARM_UP_FRAMES: usize = 2_000;
 /// One in this many frames of the flood goes to port 53 and must be selected.
-const WANTED_ONE_IN: usize = 100;
+const FRAMES_PER_WANTED_FRAME: usize = 100;
 /// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 64;
 
@@ -46,13 +46,13 @@ const ROW_NAME: &str = "1 % of 64 B";
 enum FrameSelector<'b> {
     NoReceiver,
     Program(&'b GeneratedProgram),
-    Tool(PickTool),
+    Tool(SelectionTool),
     Xdp,
 }
 
 /// The costs per frame in one sample, and the share of wanted frames that were counted.
 #[derive(Clone, Copy, Debug)]
-struct PickSample {
+struct SelectionSample {
     /// Processor time of sending while the program selects, in ns per frame.
     sending: f64,
     /// Processor time of sending over the unobserved veth pair, in ns per frame.
@@ -72,14 +72,16 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         (KERNEL_NAME, FrameSelector::Program(&generated)),
     ];
     all.extend(
-        tools::installed_tools().into_iter().map(|tool| (tool.name, FrameSelector::Tool(tool))),
+        selection_tools::installed_tools()
+            .into_iter()
+            .map(|tool| (tool.name, FrameSelector::Tool(tool))),
     );
     all.push((XDP_NAME, FrameSelector::Xdp));
-    let mut bench = PickBench {
-        floods: FloodPair::new(FRAME_LENGTH, WANTED_ONE_IN, ReceivingHost::Ignores)?,
+    let mut bench = SelectionBench {
+        floods: FloodPair::new(FRAME_LENGTH, FRAMES_PER_WANTED_FRAME, ReceivingHost::Ignores)?,
         folder,
     };
-    let mut taken: Vec<Vec<PickSample>> = all.iter().map(|_| Vec::new()).collect();
+    let mut taken: Vec<Vec<SelectionSample>> = all.iter().map(|_| Vec::new()).collect();
     let mut sentinels = Vec::new();
     for round in 0..=options.rounds {
         sentinels.push(CacheRoundTrip::measure());
@@ -95,20 +97,20 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(result_rows(&names, &taken, median(&sentinels)))
 }
 
-struct PickBench {
+struct SelectionBench {
     floods: FloodPair,
     folder: TempDirectory,
 }
 
-impl PickBench {
-    fn measure_with(&mut self, picks: &FrameSelector<'_>) -> Result<PickSample, String> {
+impl SelectionBench {
+    fn measure_with(&mut self, picks: &FrameSelector<'_>) -> Result<SelectionSample, String> {
         let sample = match picks {
             FrameSelector::NoReceiver => {
                 self.floods.send(WARM_UP_FRAMES)?;
                 (self.floods.send(FRAMES_PER_SAMPLE)?, 0, WARM_UP_FRAMES + FRAMES_PER_SAMPLE)
             }
             FrameSelector::Program(generated) => {
-                let device = self.floods.observed.device()?;
+                let device = self.floods.observed.receiving_device_index()?;
                 let before = generated.counted_blocks()?;
                 let link = generated.attach(&self.floods.observed.pair.server, device)?;
                 self.floods.send(WARM_UP_FRAMES)?;
@@ -135,7 +137,7 @@ impl PickBench {
         };
         let (took, used, observed) = sample;
         let frames = FRAMES_PER_SAMPLE as f64;
-        Ok(PickSample {
+        Ok(SelectionSample {
             sending: took.observed as f64 / frames,
             unobserved: took.unobserved as f64 / frames,
             process: used as f64 / frames,
@@ -146,19 +148,23 @@ impl PickBench {
 
 /// Returns the number of all frames sent, given the number of wanted frames among them.
 fn total_frame_count(counted: u64) -> usize {
-    usize::try_from(counted).unwrap_or(0) * WANTED_ONE_IN
+    usize::try_from(counted).unwrap_or(0) * FRAMES_PER_WANTED_FRAME
 }
 
 /// Returns the rows: frames per second of processor time, the cost of selection, and losses.
-fn result_rows(names: &[&'static str], taken: &[Vec<PickSample>], sentinel_ns: f64) -> Vec<Row> {
-    let each = |value: &dyn Fn(&PickSample) -> f64, skip: usize| -> Vec<Samples> {
-        let values = |samples: &[PickSample]| samples.iter().map(value).collect();
+fn result_rows(
+    names: &[&'static str],
+    taken: &[Vec<SelectionSample>],
+    sentinel_ns: f64,
+) -> Vec<Row> {
+    let each = |value: &dyn Fn(&SelectionSample) -> f64, skip: usize| -> Vec<Samples> {
+        let values = |samples: &[SelectionSample]| samples.iter().map(value).collect();
         let named = names.iter().zip(taken).skip(skip);
         named.map(|(name, samples)| Samples { name, values: values(samples) }).collect()
     };
-    let rate = |s: &PickSample| s.counted * 1e6 / (s.sending + s.process);
-    let added = |s: &PickSample| (s.sending + s.process - s.unobserved).max(1.0);
-    let lost = |s: &PickSample| (1.0 - s.counted) * 100.0;
+    let rate = |s: &SelectionSample| s.counted * 1e6 / (s.sending + s.process);
+    let added = |s: &SelectionSample| (s.sending + s.process - s.unobserved).max(1.0);
+    let lost = |s: &SelectionSample| (1.0 - s.counted) * 100.0;
     let subject = ("filter", ROW_NAME, f64::NAN);
     let goals: Vec<Goal> = names[2..]
         .iter()

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sys::bpf::XdpMode;
 use sys::descriptor;
 use sys::net::RouteSocket;
-use sys::xdp::{CopyMode, Redirect, SocketSettings, Umem, UmemSizes, XdpDescriptor, XdpSocket};
+use sys::xdp::{CopyMode, SocketSettings, Umem, UmemSizes, XdpDescriptor, XdpRedirect, XdpSocket};
 use testkit::net::{Namespace, SERVER_DEVICE};
 
 /// Number of frames in the shared memory, and number of entries in each ring.
@@ -33,7 +33,7 @@ pub(super) struct SelectingProcess {
 impl SelectingProcess {
     /// Starts the selecting process on the second processor, and waits until it observes frames.
     pub(super) fn start(space: &Namespace) -> Result<Self, String> {
-        let (socket, theirs) = descriptor::pair().map_err(|why| why.to_string())?;
+        let (socket, theirs) = descriptor::socket_pair().map_err(|why| why.to_string())?;
         let itself = std::env::current_exe().map_err(|why| why.to_string())?;
         let mut command = Command::new(itself);
         command.args(["--reader", "xdp", "1", "0"]).stdin(Stdio::from(theirs));
@@ -90,7 +90,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
 /// A receiver of frames through AF_XDP, which counts the wanted frames among them.
 struct XdpReceiver {
     socket: XdpSocket,
-    _redirect: (Redirect, sys::bpf::Link),
+    _redirect: (XdpRedirect, sys::bpf::Link),
     counted: u64,
     frame: Vec<u8>,
 }
@@ -110,8 +110,9 @@ impl XdpReceiver {
         let mut socket = XdpSocket::open(&umem, settings).map_err(text)?;
         let frames: Vec<u64> = (0..FRAME_COUNT).map(|frame| umem.address(frame)).collect();
         socket.fill.as_mut().ok_or("no fill ring")?.lend(&frames).map_err(text)?;
-        let redirect = Redirect::load("bench_redirect", 1, false).map_err(|why| why.to_string())?;
-        redirect.redirect(0, &socket).map_err(text)?;
+        let redirect =
+            XdpRedirect::load("bench_redirect", 1, false).map_err(|why| why.to_string())?;
+        redirect.redirect_to_socket(0, &socket).map_err(text)?;
         let link = redirect.attach(index, XdpMode::Native).map_err(text)?;
         Ok(Self { socket, _redirect: (redirect, link), counted: 0, frame: vec![0; 64] })
     }

@@ -10,28 +10,28 @@
 //!
 //! Needs root to create the network namespaces. All traffic stays in them.
 
-pub(crate) mod load;
+pub(crate) mod frame_load;
 mod programs;
 
-use crate::harness::{Candidate, interleave, median};
+use crate::harness::{Candidate, measure_interleaved_rows, median};
 use crate::options::Options;
 use crate::replay;
 use crate::row::Row;
 use crate::temp_directory::TempDirectory;
-use load::{FrameLoad, Rate};
+use frame_load::{FrameLoad, Rate};
 use programs::{LiveProgram, OUR_NAME, Observation, RunPurpose};
 use std::cell::{Cell, RefCell};
 use testkit::net::{DevicePairSettings, NamespacePair};
 
 /// Divisor of [`Options::size`] that yields the size of this bench's capture, which is smaller than
 /// those of other benches.
-const SIZE_DIVISOR: u64 = 5;
+const CAPTURE_SIZE_DIVISOR: u64 = 5;
 /// Number of bisection steps in the search for the highest rate.
 const BISECTION_STEPS: usize = 6;
 /// Number of measurements without observers.
 const UNOBSERVED_ROUNDS: usize = 3;
 /// Approximate maximum duration of a measurement without observers, in s.
-const UNOBSERVED_S_MAX: f64 = 0.3;
+const UNOBSERVED_SECONDS_MAX: f64 = 0.3;
 
 /// Measures the rates, the costs and the numbers of requests of all programs.
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
@@ -39,7 +39,11 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let pair = NamespacePair::new(cable).ok_or("needs root and `ip`: it makes two namespaces")?;
     let folder = TempDirectory::new("live").map_err(|why| why.to_string())?;
     let file = folder.0.join("mixed.pcap");
-    let length = replay::generate_capture("mixed", &file, (options.size / SIZE_DIVISOR).max(1))?;
+    let length = replay::write_capture_in_child(
+        "mixed",
+        &file,
+        (options.size / CAPTURE_SIZE_DIVISOR).max(1),
+    )?;
     let programs = programs::installed_programs(&folder.0, &file)?;
     let load = FrameLoad::read(&file).map_err(|why| why.to_string())?;
     let bench = LiveBench { pair, load, programs: &programs, folder: &folder };
@@ -119,8 +123,8 @@ impl LiveBench<'_> {
         Ok((Rate::PerSecond(low), reached))
     }
 
-    /// Measures each program several times. Returns the frames per second of processor time, and the
-    /// cost of a frame in the program and in the kernel.
+    /// Measures each program several times. Returns the frames per second of processor time, and
+    /// the cost of a frame in the program and in the kernel.
     fn measure_cost(
         &self,
         row: &str,
@@ -145,8 +149,13 @@ impl LiveBench<'_> {
             measure: Box::new(move || measure(number)),
         };
         let candidates = self.programs.iter().enumerate().map(candidate).collect();
-        let mut rows =
-            interleave(("live", row, f64::NAN), "frames/CPU s", rounds, candidates, &[])?;
+        let mut rows = measure_interleaved_rows(
+            ("live", row, f64::NAN),
+            "frames/CPU s",
+            rounds,
+            candidates,
+            &[],
+        )?;
         for (program, shares) in self.programs.iter().zip(&shares) {
             for (of, place) in ["in the program", "in the kernel"].into_iter().enumerate() {
                 // The first round was a warm-up.
@@ -183,7 +192,7 @@ impl LiveBench<'_> {
     fn estimate_unobserved_ns(&self, rate: Rate) -> Result<f64, String> {
         let most = match rate {
             Rate::Unthrottled => usize::MAX,
-            Rate::PerSecond(rate) => (rate * UNOBSERVED_S_MAX) as usize,
+            Rate::PerSecond(rate) => (rate * UNOBSERVED_SECONDS_MAX) as usize,
         };
         let took = |_| {
             let sent = self.load.send(&self.pair, rate, most)?;

@@ -1,7 +1,7 @@
 //! The programs that `bench live` measures: their arguments, start messages and losses, and the
 //! number of requests that each reports.
 
-use super::load::{FrameLoad, Rate, SendResult};
+use super::frame_load::{FrameLoad, Rate, SendResult};
 use crate::processes::{
     interrupt_and_wait, number_after, number_before, processor_ns, read_text,
     start_on_second_processor, wait_until_idle,

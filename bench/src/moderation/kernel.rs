@@ -7,7 +7,7 @@
 
 use super::BLOCKS_PER_NOTIFICATION;
 use crate::flood::{Flood, ReceivingHost};
-use crate::harness::{Candidate, interleave};
+use crate::harness::{Candidate, measure_interleaved_rows};
 use crate::row::Row;
 use crate::tap::{
     Tap, TapReader, UNREACHABLE_LIMIT, WakePolicy, WakeupTarget, policy_for_several_readers,
@@ -31,7 +31,7 @@ type PolicyForLayout = Box<dyn Fn(RingsLayout) -> WakePolicy>;
 
 /// Measures the curves of the thesis's figure 5.2 with the kernel as the writer: with the reader on
 /// the writer's core, and on another core.
-pub(super) fn measure_figure(rounds: usize, processors: usize) -> Result<Vec<Row>, String> {
+pub(super) fn measure_kernel_curves(rounds: usize, processors: usize) -> Result<Vec<Row>, String> {
     if testkit::need::require_bpf().is_none() || testkit::need::require_net_admin().is_none() {
         eprintln!("left out: the kernel as producer: it needs root");
         return Ok(Vec::new());
@@ -61,7 +61,7 @@ pub(super) fn measure_figure(rounds: usize, processors: usize) -> Result<Vec<Row
             (DEFAULT_POLICY_NAME, Box::new(policy_for_several_readers));
         let candidates = every.chain([limited]).map(candidate).collect();
         let subject = ("moderation", name, f64::NAN);
-        let rows = interleave(subject, "kframes/s", rounds, candidates, &[])?;
+        let rows = measure_interleaved_rows(subject, "kframes/s", rounds, candidates, &[])?;
         all.extend(rows.into_iter().map(|row| curve_point(row, name)));
     }
     Ok(all)
@@ -89,7 +89,7 @@ fn measure_frame_rate(
 ) -> Result<f64, String> {
     let mut tap = Tap::new(RING_SIZE, 2048, when)?;
     let reader = TapReader::start(&tap, processor)?;
-    let device = flood.device()?;
+    let device = flood.receiving_device_index()?;
     tap.attach(&flood.pair.server, device)?;
     flood.send(WARM_UP_FRAMES)?;
     reader.wait_for_records(WARM_UP_FRAMES as u64)?;

@@ -25,7 +25,8 @@ mod reader;
 pub(crate) use reader::serve;
 
 use crate::harness::{
-    BetterDirection, Candidate, Goal, Samples, interleave, is_row_selected, median, rows_of_samples,
+    BetterDirection, Candidate, Goal, Samples, is_row_selected, measure_interleaved_rows, median,
+    rows_of_samples,
 };
 use crate::options::Options;
 use crate::processes::context_switches;
@@ -58,7 +59,7 @@ const SMALL_RING_SIZES: [(usize, &str); 3] =
 const GOAL_RING_SIZE_MAX: usize = 256 << 10;
 /// Round-trip time of a cache line in ns below which two processors count as sharing a cache
 /// (BASELINES).
-const SAME_CACHE_NS: f64 = 250.0;
+const SAME_CACHE_ROUND_TRIP_NS_MAX: f64 = 250.0;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 40_000_000;
 /// Duration, in ns, of the wait during which the processor time of an idle reader is measured.
@@ -97,7 +98,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     for mode in
         [NotificationMode::Strict, NotificationMode::Unconditional, NotificationMode::WaiterFlag]
     {
-        match measure_figure(mode, 0, options.rounds) {
+        match measure_curve(mode, 0, options.rounds) {
             Ok(more) => rows.extend(more),
             Err(why) if mode == NotificationMode::Strict => {
                 eprintln!("left out: strict, one core: {why} (it needs CAP_SYS_NICE)");
@@ -108,10 +109,10 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     if processors < 2 {
         eprintln!("left out: two cores, this machine has one");
     } else {
-        rows.extend(measure_figure(NotificationMode::Unconditional, 1, options.rounds)?);
-        rows.extend(measure_figure(NotificationMode::WaiterFlag, 1, options.rounds)?);
+        rows.extend(measure_curve(NotificationMode::Unconditional, 1, options.rounds)?);
+        rows.extend(measure_curve(NotificationMode::WaiterFlag, 1, options.rounds)?);
     }
-    rows.extend(kernel::measure_figure(options.rounds, processors)?);
+    rows.extend(kernel::measure_kernel_curves(options.rounds, processors)?);
     rows.extend(measure_waits(options.rounds)?);
     rows.extend(measure_idle_cost(options.rounds)?);
     Ok(rows)
@@ -119,7 +120,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 
 /// Measures one curve of the thesis's figure 5.2: the throughput in one mode for each number of
 /// blocks per notification.
-fn measure_figure(
+fn measure_curve(
     mode: NotificationMode,
     processor: usize,
     rounds: usize,
@@ -137,7 +138,7 @@ fn measure_figure(
         }
         NotificationMode::WaiterFlag if !two_cores => vec![goal("T_b 1", "T_b 2048", 0.85)],
         NotificationMode::Unconditional
-            if two_cores && CacheRoundTrip::measure() < SAME_CACHE_NS =>
+            if two_cores && CacheRoundTrip::measure() < SAME_CACHE_ROUND_TRIP_NS_MAX =>
         {
             vec![goal("T_b 32", "T_b 1", 5.0)]
         }
@@ -145,7 +146,8 @@ fn measure_figure(
     };
     let cores = if two_cores { "two cores" } else { "one core" };
     let name = format!("{}, {cores}", mode.name());
-    let rows = interleave(("moderation", &name, 0.0), "GB/s", rounds, candidates, &goals)?;
+    let rows =
+        measure_interleaved_rows(("moderation", &name, 0.0), "GB/s", rounds, candidates, &goals)?;
     Ok(rows.into_iter().map(|row| curve_point(row, mode, two_cores)).collect())
 }
 
@@ -237,7 +239,13 @@ fn measure_idle_cost(rounds: usize) -> Result<Vec<Row>, String> {
     ];
     let (candidate, reference) = ("waiting reader", "no reader");
     let goal = Goal { candidate, reference, goal: "G9", target: 0.99 };
-    interleave(("moderation", "idle", f64::NAN), "% idle", rounds.min(3), candidates, &[goal])
+    measure_interleaved_rows(
+        ("moderation", "idle", f64::NAN),
+        "% idle",
+        rounds.min(3),
+        candidates,
+        &[goal],
+    )
 }
 
 /// A stream between this process and a reading process, in one mode of notification.
@@ -270,7 +278,7 @@ impl ModeratedStream {
         let offer = offers.first().ok_or("no reader")?;
         let reader = ModerationReader::start(mode, processor, BLOCK_SIZE, offer)?;
         if processor == 0 {
-            output.spin(0);
+            output.set_spin_limit(0);
         }
         output.set_waking_overrides(WakingOverrides {
             notifies_always: mode == NotificationMode::Unconditional,

@@ -13,14 +13,14 @@ mod reader;
 
 pub(crate) use reader::serve;
 
-use crate::harness::{Candidate, interleave};
+use crate::harness::{Candidate, measure_interleaved_rows};
 use crate::options::Options;
 use crate::row::Row;
-use buffer::Policy;
+use buffer::OverflowPolicy;
 use buffer::stream::{Config, Output};
 use iolite::mpipe;
-use pipes::{TeePipes, WrittenPipes};
-use reader::{PipeKind, PipeReader, transfer_to_readers};
+use pipes::{SeparatePipes, TeePipes};
+use reader::{ConsumerProcess, PipeKind, transfer_to_readers};
 use std::cell::RefCell;
 
 /// Sizes in bytes of the blocks that the producer sends.
@@ -55,7 +55,7 @@ fn measure_block_size(
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
     let plain = Config::new(abi::DbufId::new(1).ok_or("no id")?).capacity(RING_SIZE);
-    let written = FanOutMeasurement::new(WrittenPipes::new(block, consumers, processor)?);
+    let written = FanOutMeasurement::new(SeparatePipes::new(block, consumers, processor)?);
     let teed = FanOutMeasurement::new(TeePipes::new(block, consumers, processor)?);
     let ours =
         FanOutMeasurement::new(MpipeFanOut::new(&plain, block, &vec![true; consumers], processor)?);
@@ -66,7 +66,7 @@ fn measure_block_size(
     ];
     let name = format!("{block} B, {consumers} consumers, each");
     let x = to_f64(block as u64);
-    let mut rows = interleave(("mpipe", &name, x), "GB/s", rounds, per_second, &[])?;
+    let mut rows = measure_interleaved_rows(("mpipe", &name, x), "GB/s", rounds, per_second, &[])?;
     // Blocks per second of processor time, so that a larger value is better, as in all rows.
     let cost = vec![
         Candidate { name: "n pipes", measure: Box::new(|| written.blocks_per_cpu_second()) },
@@ -74,7 +74,7 @@ fn measure_block_size(
         Candidate { name: "mpipe", measure: Box::new(|| ours.blocks_per_cpu_second()) },
     ];
     let name = format!("{block} B, {consumers} consumers, producer");
-    rows.extend(interleave(("mpipe", &name, x), "Mblock/cpu-s", rounds, cost, &[])?);
+    rows.extend(measure_interleaved_rows(("mpipe", &name, x), "Mblock/cpu-s", rounds, cost, &[])?);
     Ok(rows)
 }
 
@@ -85,7 +85,7 @@ fn measure_stalled_consumer(
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
     let plain = Config::new(abi::DbufId::new(1).ok_or("no id")?).capacity(RING_SIZE);
-    let lossy = plain.policy(Policy::Overwrite);
+    let lossy = plain.policy(OverflowPolicy::Overwrite);
     let both = FanOutMeasurement::new(MpipeFanOut::new(&lossy, block, &[true, true], processor)?);
     let one = FanOutMeasurement::new(MpipeFanOut::new(&lossy, block, &[true, false], processor)?);
     let candidates = vec![
@@ -93,7 +93,13 @@ fn measure_stalled_consumer(
         Candidate { name: "one is stopped", measure: Box::new(|| one.blocks_per_cpu_second()) },
     ];
     let name = format!("{block} B, overwriting, producer");
-    interleave(("mpipe", &name, to_f64(block as u64)), "Mblock/cpu-s", rounds, candidates, &[])
+    measure_interleaved_rows(
+        ("mpipe", &name, to_f64(block as u64)),
+        "Mblock/cpu-s",
+        rounds,
+        candidates,
+        &[],
+    )
 }
 
 /// A transport of the same blocks to several consumers.
@@ -146,7 +152,7 @@ const fn to_f64(number: u64) -> f64 {
 /// The candidate that uses our multiway pipe, with its consumer processes.
 struct MpipeFanOut {
     output: Output,
-    readers: Vec<PipeReader>,
+    readers: Vec<ConsumerProcess>,
     block: Vec<u8>,
     lossy: bool,
 }
@@ -163,15 +169,15 @@ impl MpipeFanOut {
         let ends = mpipe::mpipe(reads.len() + 1, config).map_err(|why| why.to_string())?;
         let mut ends = ends.into_iter();
         let writing = ends.next().ok_or("no end")?;
-        let lossy = config.ring.policy == Policy::Overwrite;
+        let lossy = config.ring.policy == OverflowPolicy::Overwrite;
         let kind = if lossy { PipeKind::LossyMpipeEnd } else { PipeKind::MpipeEnd };
         let readers: Result<Vec<_>, String> = ends
             .zip(reads)
-            .map(|(end, reads)| PipeReader::start(kind, processor, block, &end, *reads))
+            .map(|(end, reads)| ConsumerProcess::start(kind, processor, block, &end, *reads))
             .collect();
-        let (mut output, _) = mpipe::open_write(writing).map_err(|why| why.to_string())?;
+        let (mut output, _) = mpipe::open_write_end(writing).map_err(|why| why.to_string())?;
         if processor == 0 {
-            output.spin(0);
+            output.set_spin_limit(0);
         }
         Ok(Self { output, readers: readers?, block: vec![7; block], lossy })
     }

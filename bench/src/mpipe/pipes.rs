@@ -1,27 +1,27 @@
 //! Linux pipes: one per consumer, written n times, or filled by tee(2) and splice(2).
 
 use super::FanOut;
-use super::reader::{PipeKind, PipeReader, transfer_to_readers};
+use super::reader::{ConsumerProcess, PipeKind, transfer_to_readers};
 use rustix::pipe::{SpliceFlags, splice, tee};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
 /// Creates a Linux pipe, and starts the consumer that reads it.
-fn start_consumer(block: usize, processor: usize) -> Result<(OwnedFd, PipeReader), String> {
+fn start_consumer(block: usize, processor: usize) -> Result<(OwnedFd, ConsumerProcess), String> {
     let (reading, writing) = sys::descriptor::pipe().map_err(|why| why.to_string())?;
-    let reader = PipeReader::start(PipeKind::Pipe, processor, block, &reading, true)?;
+    let reader = ConsumerProcess::start(PipeKind::Pipe, processor, block, &reading, true)?;
     Ok((writing, reader))
 }
 
 /// Linux pipes, one per consumer. The producer writes each block into all of them.
-pub(super) struct WrittenPipes {
+pub(super) struct SeparatePipes {
     pipes: Vec<File>,
-    readers: Vec<PipeReader>,
+    readers: Vec<ConsumerProcess>,
     block: Vec<u8>,
 }
 
-impl WrittenPipes {
+impl SeparatePipes {
     pub(super) fn new(block: usize, consumers: usize, processor: usize) -> Result<Self, String> {
         let (mut pipes, mut readers) = (Vec::new(), Vec::new());
         for _ in 0..consumers {
@@ -33,7 +33,7 @@ impl WrittenPipes {
     }
 }
 
-impl FanOut for WrittenPipes {
+impl FanOut for SeparatePipes {
     fn block_size(&self) -> usize {
         self.block.len()
     }
@@ -58,7 +58,7 @@ pub(super) struct TeePipes {
     producer_pipe: File,
     /// The stages of the chain, one for each consumer.
     stages: Vec<TeeStage>,
-    readers: Vec<PipeReader>,
+    readers: Vec<ConsumerProcess>,
     block: Vec<u8>,
 }
 

@@ -21,7 +21,7 @@ pub(super) enum PipeKind {
 }
 
 impl PipeKind {
-    const fn word(self) -> &'static str {
+    const fn argument(self) -> &'static str {
         match self {
             Self::MpipeEnd => "mpipe-end",
             Self::LossyMpipeEnd => "mpipe-lossy",
@@ -31,12 +31,12 @@ impl PipeKind {
 }
 
 /// The producer's handle to a consumer process.
-pub(super) struct PipeReader {
+pub(super) struct ConsumerProcess {
     child: BenchChild,
     reads: bool,
 }
 
-impl PipeReader {
+impl ConsumerProcess {
     /// Starts a consumer on a processor, and sends it an end of the pipe. If `reads` is false, the
     /// consumer opens the end but never reads.
     pub(super) fn start(
@@ -46,7 +46,7 @@ impl PipeReader {
         end: &OwnedFd,
         reads: bool,
     ) -> Result<Self, String> {
-        let words = [kind.word(), &processor.to_string(), &block.to_string()];
+        let words = [kind.argument(), &processor.to_string(), &block.to_string()];
         Ok(Self { child: BenchChild::start(words, &[end.as_fd()])?, reads })
     }
 
@@ -66,7 +66,7 @@ impl PipeReader {
 /// Announces `bytes` to all consumers, calls `write`, and waits until the consumers that read have
 /// received all bytes. Returns the processor time of `write` in ns.
 pub(super) fn transfer_to_readers(
-    readers: &[PipeReader],
+    readers: &[ConsumerProcess],
     bytes: u64,
     write: impl FnOnce() -> Result<(), String>,
 ) -> Result<u64, String> {
@@ -74,7 +74,7 @@ pub(super) fn transfer_to_readers(
     let begin = sys::clock::thread_cpu_ns();
     write()?;
     let own = sys::clock::thread_cpu_ns() - begin;
-    readers.iter().try_for_each(PipeReader::wait_until_received)?;
+    readers.iter().try_for_each(ConsumerProcess::wait_until_received)?;
     Ok(own)
 }
 
@@ -85,10 +85,10 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let (parent, descriptors) = ParentConnection::receive_descriptors(processor)?;
     let end = descriptors.into_iter().next().ok_or("no end")?;
     let open = |end| -> Result<Box<Input>, String> {
-        let input = mpipe::open_read(end).map_err(|why| why.to_string())?;
+        let input = mpipe::open_read_end(end).map_err(|why| why.to_string())?;
         let mut input = input.ok_or("the writing end was closed unopened")?;
         // Consumers share this processor, so an idle one must yield.
-        input.spin(0);
+        input.set_spin_limit(0);
         Ok(Box::new(input))
     };
     let mut from = match kind {

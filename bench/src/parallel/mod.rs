@@ -15,16 +15,16 @@ mod work;
 
 use crate::harness::{BetterDirection, Samples, is_row_selected, median, rows_of_samples};
 use crate::options::Options;
-use crate::replay::generate_capture;
+use crate::replay::write_capture_in_child;
 use crate::request_run::plan_for_machine;
 use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
-use engine::adapt::measurements;
-use engine::build::{PathOptions, Settings, build_with};
-use engine::kernel::point::AttachPoints;
+use engine::adapt::extract_measurements;
+use engine::build::{PathOptions, RunSettings, build_with_options};
+use engine::kernel::shared_attach_point::AttachPoints;
 use engine::path::AdaptationSettings;
-use engine::run::{Outcome, StopConditions, run as go};
+use engine::run::{RunOutcome, StopConditions, run as go};
 use pipeline::explain::{Measurements, learn_costs};
 use pipeline::plan::{Costs, Machine, Plan};
 pub(crate) use work::{DIGEST_SINK, WORK_FILTER};
@@ -66,7 +66,7 @@ struct RunResult {
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("parallel").map_err(|why| why.to_string())?;
     let capture = folder.0.join("mixed.pcap");
-    generate_capture("mixed", &capture, options.size.min(CAPTURE_SIZE_MAX))?;
+    write_capture_in_child("mixed", &capture, options.size.min(CAPTURE_SIZE_MAX))?;
     let capture = capture.display();
     let line = |name: &str, text: String| NamedRequest { name: name.to_owned(), text, x: f64::NAN };
     // Generates blocks for a run of [`RUN_DURATION_NS`] in which each block costs about `ns` ns.
@@ -164,7 +164,7 @@ fn analyze_costs(text: &str, machine: &Machine) -> Result<Costs, String> {
     let mut costs = machine.costs.clone();
     learn_costs(
         &plan,
-        &Measurements { elapsed_ns, ..measurements(&plan, &outcome.ledger) },
+        &Measurements { elapsed_ns, ..extract_measurements(&plan, &outcome.ledger) },
         &mut costs,
     );
     Ok(costs)
@@ -172,14 +172,14 @@ fn analyze_costs(text: &str, machine: &Machine) -> Result<Costs, String> {
 
 /// Runs a plan to its end. Returns the outcome, and the plan as the path has changed it during the
 /// run.
-fn run_plan(plan: Plan, machine: &Machine, timed: bool) -> Result<(Outcome, Plan), String> {
+fn run_plan(plan: Plan, machine: &Machine, timed: bool) -> Result<(RunOutcome, Plan), String> {
     let settings =
-        Settings { sinks: crate::copying_endpoints::SINKS, timed, ..Settings::default() };
+        RunSettings { sinks: crate::copying_endpoints::SINKS, timed, ..RunSettings::default() };
     let extras = PathOptions {
         adaptation: AdaptationSettings::permitted_by(&plan, machine),
         ..PathOptions::default()
     };
-    let paths = build_with(&plan, settings, &AttachPoints::default(), &extras);
+    let paths = build_with_options(&plan, settings, &AttachPoints::default(), &extras);
     let paths = paths.map_err(|why| why.to_string())?;
     let live = paths.first().map(engine::build::BuiltPath::live);
     let outcome = go(paths, StopConditions::default()).map_err(|why| why.to_string())?;
@@ -194,7 +194,7 @@ fn run_plan(plan: Plan, machine: &Machine, timed: bool) -> Result<(Outcome, Plan
 }
 
 /// Reads the number of blocks, and the order-dependent sum of the blocks, from the sink's report.
-fn read_digest(outcome: &Outcome) -> (u64, u64) {
+fn read_digest(outcome: &RunOutcome) -> (u64, u64) {
     let rows: Vec<&(String, u64)> =
         outcome.reports.iter().flat_map(|reported| &reported.report.rows).collect();
     let named = |name: &str| rows.iter().find(|(known, _)| known == name).map_or(0, |(_, n)| *n);

@@ -22,7 +22,7 @@ pub(super) const ROW_PREFIX: &str = "two stages";
 /// Iterations of `bench_work` that take about 1 µs.
 const ITERATIONS_PER_US: u64 = 1_000;
 /// Number of blocks in a run, which takes about 5 s in one thread.
-const BLOCKS: u64 = 2_500_000;
+const BLOCK_COUNT: u64 = 2_500_000;
 /// The candidates. Each has the option that it adds to the request, the pin of the request's second
 /// filter, its name in the result rows, and a flag: true if the costs of an earlier run are known.
 const CANDIDATES: [(&str, &str, &str, bool); 4] = [
@@ -44,7 +44,8 @@ pub(super) fn measure_two_stages(rounds: usize) -> Result<Vec<Row>, String> {
     let new = Machine::example();
     let text = |pin: &str| {
         format!(
-            "generate count={BLOCKS} seq=yes flows=64 size=1400 | bench_work {ITERATIONS_PER_US} | \
+            "generate count={BLOCK_COUNT} seq=yes flows=64 size=1400 | \
+             bench_work {ITERATIONS_PER_US} | \
              bench_work {ITERATIONS_PER_US}{pin} | bench_digest{pin}"
         )
     };

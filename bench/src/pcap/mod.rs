@@ -34,8 +34,8 @@ const FRAMES_PER_SAMPLE: usize = 100_000;
 const WARM_UP_FRAMES: usize = 2_000;
 
 const NO_OBSERVER_NAME: &str = "no observer";
-const ALONE_NAME: &str = "exec tcpdump";
-const DAEMON_NAME: &str = "with a daemon";
+const WITHOUT_DAEMON_NAME: &str = "exec tcpdump";
+const WITH_DAEMON_NAME: &str = "with a daemon";
 
 /// The setting of a measurement: the load that is sent, and the programs that capture it.
 #[derive(Clone, Copy, Debug)]
@@ -81,8 +81,8 @@ enum PcapObservers {
 
 const CANDIDATES: [(&str, TcpdumpLaunch); 3] = [
     (TCPDUMP, TcpdumpLaunch::Stock),
-    (ALONE_NAME, TcpdumpLaunch::Exec),
-    (DAEMON_NAME, TcpdumpLaunch::ExecWithDaemon),
+    (WITHOUT_DAEMON_NAME, TcpdumpLaunch::Exec),
+    (WITH_DAEMON_NAME, TcpdumpLaunch::ExecWithDaemon),
 ];
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
@@ -94,7 +94,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let mut all = Vec::new();
     for setting in SETTINGS.into_iter().filter(|setting| is_row_selected(setting.name)) {
         let mut floods =
-            FloodPair::to_ports(&[WANTED_PORT], FRAME_LENGTH, ReceivingHost::Receives)?;
+            FloodPair::with_ports(&[WANTED_PORT], FRAME_LENGTH, ReceivingHost::Receives)?;
         floods.set_rate(setting.rate);
         let launches = CANDIDATES.map(|(_, launch)| PcapObservers::Tcpdumps(launch));
         let who: Vec<_> = [PcapObservers::NoObserver].into_iter().chain(launches).collect();
@@ -159,12 +159,12 @@ fn result_rows(setting: PcapSetting, taken: &ObserverSamples<PcapObservers>) -> 
         let with_daemon = PcapObservers::Tcpdumps(TcpdumpLaunch::ExecWithDaemon);
         let alone = taken.values(with_daemon, |one| 1e6 / one.unobserved);
         rates.insert(0, Samples { name: NO_OBSERVER_NAME, values: alone });
-        let reached = [goal(DAEMON_NAME, NO_OBSERVER_NAME, 0.9)];
+        let reached = [goal(WITH_DAEMON_NAME, NO_OBSERVER_NAME, 0.9)];
         all.extend(made("kframes/s", BetterDirection::More, &rates, &reached));
     }
     let cost = match setting.programs {
-        1 => vec![goal(ALONE_NAME, TCPDUMP, 1.0), goal(DAEMON_NAME, TCPDUMP, 1.0)],
-        _ => vec![goal(DAEMON_NAME, TCPDUMP, 2.5)],
+        1 => vec![goal(WITHOUT_DAEMON_NAME, TCPDUMP, 1.0), goal(WITH_DAEMON_NAME, TCPDUMP, 1.0)],
+        _ => vec![goal(WITH_DAEMON_NAME, TCPDUMP, 2.5)],
     };
     all.extend(made(
         "ns CPU/frame",
@@ -209,13 +209,13 @@ mod tests {
             rows.map(|row| (row.candidate, row.reference, row.ratio, row.target)).collect()
         };
         let ten = [
-            (DAEMON_NAME, NO_OBSERVER_NAME, 0.8, Some(0.9)),
-            (DAEMON_NAME, TCPDUMP, 4.0, Some(2.5)),
+            (WITH_DAEMON_NAME, NO_OBSERVER_NAME, 0.8, Some(0.9)),
+            (WITH_DAEMON_NAME, TCPDUMP, 4.0, Some(2.5)),
         ];
         assert_eq!(goals(SETTINGS[0]), ten);
         let one = [
-            (ALONE_NAME, TCPDUMP, 6000.0 / 3500.0, Some(1.0)),
-            (DAEMON_NAME, TCPDUMP, 4.0, Some(1.0)),
+            (WITHOUT_DAEMON_NAME, TCPDUMP, 6000.0 / 3500.0, Some(1.0)),
+            (WITH_DAEMON_NAME, TCPDUMP, 4.0, Some(1.0)),
         ];
         assert_eq!(goals(SETTINGS[3]), one);
     }

@@ -16,7 +16,7 @@ mod peek_process;
 
 pub(crate) use peek_process::serve;
 
-use crate::harness::{Candidate, Goal, interleave};
+use crate::harness::{Candidate, Goal, measure_interleaved_rows};
 use crate::options::Options;
 use crate::peers::CompiledPeer;
 use crate::pipe::{RunningRing, compile_plain_ring};
@@ -28,11 +28,11 @@ use buffer::pool;
 use iolite::aggregate::owner::PoolOwner;
 use iolite::aggregate::server::GrantServer;
 use iolite::aggregate::{AllocationPool, FrozenData};
-use iolite::indirect::{Backing, Config, Input, indirect};
-use iolite::interface::AggregateBlocks;
+use iolite::indirect::{Backing, Config, Input, indirect_stream};
+use iolite::interface::AggregateBlockReader;
 use iolite::interface::{StreamReader as _, StreamWriter as _};
 use iolite::view::Space;
-use peek_process::{PeekMethod, ReadExtent, WriterEnds};
+use peek_process::{PeekMethod, PeekTransport, ReadExtent};
 use std::hint::black_box;
 use std::path::Path;
 use sys::process::effective_ids;
@@ -102,7 +102,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 /// Source of the C program that uses streams.
 pub(crate) const STREAMS_SOURCE: &str = include_str!("../../peers/streams.c");
 /// Block size in bytes at which the C program is compared with the same transfer in Rust.
-const COMPARED_BLOCK: usize = 4096;
+const COMPARED_BLOCK_SIZE: usize = 4096;
 
 /// The programs in C, each `None` if it could not be compiled.
 #[derive(Clone, Copy)]
@@ -117,21 +117,21 @@ fn measure_peek_calls(rounds: usize) -> Result<Vec<Row>, String> {
     writer.write(&[1; 1024]).map_err(error_text)?;
     writer.publish();
     let mut reader = readers.pop().ok_or("no reader")?;
-    let grants = GrantServer::open(PoolOwner::new(8)).map_err(error_text)?;
-    let frozen = FrozenData::read(dbuf_id(2), &[2; 4096][..], 4096).map_err(error_text)?;
+    let grants = GrantServer::start(PoolOwner::new(8)).map_err(error_text)?;
+    let frozen = FrozenData::from_reader(dbuf_id(2), &[2; 4096][..], 4096).map_err(error_text)?;
     let share =
         |owner: &mut PoolOwner| owner.share_frozen(&frozen, AccessList::private(effective_ids()));
     grants.with_owner(share).map_err(error_text)?;
     let backing = share_dbuf(&grants, dbuf_id(3), 64 << 10, 4)?;
     let (mut output, mut offers) =
-        indirect(&Config::new(dbuf_id(4)), backing).map_err(error_text)?;
+        indirect_stream(&Config::new(dbuf_id(4)), backing).map_err(error_text)?;
     let space = Space::trusting();
-    space.introduce(grants.introduce(Credentials::from(effective_ids())).map_err(error_text)?.1);
+    space.add_owner(grants.add_client(Credentials::from(effective_ids())).map_err(error_text)?.1);
     let mut input = Input::open(offers.remove(0), &space).map_err(error_text)?;
     output.write(&[3; 1024]).map_err(error_text)?;
     output.flush();
     let file = frozen.aggregate().map_err(error_text)?;
-    let mut held = AggregateBlocks::new(&file, 1024);
+    let mut held = AggregateBlockReader::new(&file, 1024);
     let candidates = vec![
         Candidate { name: "1.5 ns a call", measure: Box::new(|| Ok(REFERENCE_RATE)) },
         Candidate {
@@ -155,7 +155,7 @@ fn measure_peek_calls(rounds: usize) -> Result<Vec<Row>, String> {
     ];
     let goal = |candidate| Goal { candidate, reference: "1.5 ns a call", goal: "G5", target: 1.0 };
     let goals = ["dbuf", "indirect", "file"].map(goal);
-    interleave(("peek", "a call", f64::NAN), "M/s", rounds, candidates, &goals)
+    measure_interleaved_rows(("peek", "a call", f64::NAN), "M/s", rounds, candidates, &goals)
 }
 
 /// Calls `call` repeatedly. Returns the rate in millions of calls per second.
@@ -214,7 +214,7 @@ fn measure_rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, S
     let name = format!("{} KB dbuf, {block} B", dbuf >> 10);
     #[expect(clippy::cast_precision_loss, reason = "a size of a block")]
     let x = if dbuf == RING_SIZES[0] { block as f64 } else { f64::NAN };
-    interleave(("peek", &name, x), "M/s", rounds, candidates, &[])
+    measure_interleaved_rows(("peek", &name, x), "M/s", rounds, candidates, &[])
 }
 
 /// Measures transfers between two processes. The writer copies blocks in; the reader copies them
@@ -225,9 +225,9 @@ fn measure_process_transfers(
     block: usize,
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
-    let mut copied = WriterEnds::start(PeekMethod::Stream, reader, extent, block)?;
-    let mut peeked = WriterEnds::start(PeekMethod::InPlace, reader, extent, block)?;
-    let mut indirect = WriterEnds::start(PeekMethod::Indirect, reader, extent, block)?;
+    let mut copied = PeekTransport::start(PeekMethod::Stream, reader, extent, block)?;
+    let mut peeked = PeekTransport::start(PeekMethod::InPlace, reader, extent, block)?;
+    let mut indirect = PeekTransport::start(PeekMethod::Indirect, reader, extent, block)?;
     let mut candidates = vec![
         Candidate { name: "copy, copy", measure: Box::new(move || copied.measure()) },
         Candidate { name: "copy, peek", measure: Box::new(move || peeked.measure()) },
@@ -263,11 +263,11 @@ fn measure_process_transfers(
     let as_fast =
         |candidate, reference| Goal { candidate, reference, goal: "G5 from C", target: 0.8 };
     let path = [as_fast(C_READ_NAME, "copy, copy"), as_fast(C_PEEK_NAME, "copy, peek")];
-    let path = path.into_iter().filter(|_| block == COMPARED_BLOCK);
+    let path = path.into_iter().filter(|_| block == COMPARED_BLOCK_SIZE);
     let all = ours.into_iter().chain(theirs).chain(most).chain(in_c).chain(path);
     let goals: Vec<Goal> = all.collect();
     let name = format!("{block} B, {cores}, {}", extent.name());
-    interleave(("peek", &name, f64::NAN), "GB/s", rounds, candidates, &goals)
+    measure_interleaved_rows(("peek", &name, f64::NAN), "GB/s", rounds, candidates, &goals)
 }
 
 /// Creates the shared dbuf of a stream.

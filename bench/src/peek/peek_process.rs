@@ -6,7 +6,7 @@ use abi::access::Credentials;
 use buffer::stream;
 use iolite::aggregate::owner::PoolOwner;
 use iolite::aggregate::server::GrantServer;
-use iolite::indirect::{self, Config, indirect};
+use iolite::indirect::{self, Config, indirect_stream};
 use iolite::interface::StreamReader as _;
 use iolite::interface::StreamWriter;
 use iolite::view::Space;
@@ -62,7 +62,7 @@ const RING_SIZE: usize = 4 << 20;
 const MEASUREMENT_NS_MIN: u64 = 30_000_000;
 
 /// The writer's handles to the stream and to the reading process.
-pub(super) struct WriterEnds {
+pub(super) struct PeekTransport {
     output: Box<dyn StreamWriter>,
     block: Vec<u8>,
     blocks: u64,
@@ -70,7 +70,7 @@ pub(super) struct WriterEnds {
     _grants: Option<GrantServer>,
 }
 
-impl WriterEnds {
+impl PeekTransport {
     pub(super) fn start(
         kind: PeekMethod,
         reader: usize,
@@ -82,24 +82,24 @@ impl WriterEnds {
                 let made = stream::stream(&stream::Config::new(dbuf_id(1)).capacity(RING_SIZE));
                 let (mut output, mut offers) = made.map_err(error_text)?;
                 if reader == 0 {
-                    output.spin(0);
+                    output.set_spin_limit(0);
                 }
                 let offer = offers.pop().ok_or("no reader")?;
                 let output: Box<dyn StreamWriter> = Box::new(output);
                 (output, None, duplicate_descriptors(&offer.descriptors())?)
             }
             PeekMethod::Indirect => {
-                let grants = GrantServer::open(PoolOwner::new(8)).map_err(error_text)?;
+                let grants = GrantServer::start(PoolOwner::new(8)).map_err(error_text)?;
                 let backing = share_dbuf(&grants, dbuf_id(1), 64 << 10, RING_SIZE >> 16)?;
-                let made = indirect(&Config::new(dbuf_id(2)), backing);
+                let made = indirect_stream(&Config::new(dbuf_id(2)), backing);
                 let (mut output, mut offers) = made.map_err(error_text)?;
                 if reader == 0 {
-                    output.spin(0);
+                    output.set_spin_limit(0);
                 }
                 let offer = offers.pop().ok_or("no reader")?;
                 let mut all = duplicate_descriptors(&offer.descriptors())?;
                 all.push(
-                    grants.introduce(Credentials::from(effective_ids())).map_err(error_text)?.1,
+                    grants.add_client(Credentials::from(effective_ids())).map_err(error_text)?.1,
                 );
                 let output: Box<dyn StreamWriter> = Box::new(output);
                 (output, Some(grants), all)
@@ -162,13 +162,13 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
         }
         _ => {
             let space = Space::trusting();
-            space.introduce(fds.pop().ok_or("no socket")?);
+            space.add_owner(fds.pop().ok_or("no socket")?);
             let offer = indirect::Offer::from_descriptors(fds).map_err(error_text)?;
             PeekInput::Indirect(Box::new(indirect::Input::open(offer, &space).map_err(error_text)?))
         }
     };
     if processor == 0 {
-        input.spin(0);
+        input.set_spin_limit(0);
     }
     let mut order = [0; 16];
     loop {
@@ -194,10 +194,10 @@ enum PeekInput {
 }
 
 impl PeekInput {
-    fn spin(&mut self, spins: u32) {
+    fn set_spin_limit(&mut self, spins: u32) {
         match self {
-            Self::Stream(input) | Self::InPlace(input) => input.spin(spins),
-            Self::Indirect(input) => input.spin(spins),
+            Self::Stream(input) | Self::InPlace(input) => input.set_spin_limit(spins),
+            Self::Indirect(input) => input.set_spin_limit(spins),
         }
     }
 

@@ -12,12 +12,12 @@ pub(crate) use pipe_reader::serve;
 pub(crate) use rings::{RunningRing, compile_plain_ring};
 
 use crate::child::BenchChild;
-use crate::harness::{Candidate, Goal, interleave, is_row_selected};
+use crate::harness::{Candidate, Goal, is_row_selected, measure_interleaved_rows};
 use crate::options::Options;
 use crate::peers::CompiledPeer;
 use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
-use buffer::dbuf::fixed;
+use buffer::dbuf::fixed_size;
 use buffer::stream::{Config, stream};
 use pipe_reader::InputKind;
 use rings::{Endpoints, PeerRing, available_rings};
@@ -36,7 +36,7 @@ const RING_SIZE: usize = 4 << 20;
 const LARGE_RING_SIZE: usize = 64 << 20;
 /// Round-trip time of a cache line in ns below which two processors count as sharing a cache
 /// (BASELINES).
-const SAME_CACHE_NS: f64 = 250.0;
+const SAME_CACHE_ROUND_TRIP_NS_MAX: f64 = 250.0;
 /// Maximum total size in bytes of the slots that are published together. As in a stream, at most 32
 /// blocks are published together.
 const PUBLISHED_BYTES_MAX: usize = 64 << 10;
@@ -105,17 +105,20 @@ fn measure_block_size(
     if !is_row_selected(&name) {
         return Ok(Vec::new());
     }
-    let mut pipe = Pipe::new(cores, block)?;
+    let mut pipe = PipeTransport::new(cores, block)?;
     let mut ours = StreamTransport::start_stream(cores, block, RING_SIZE)?;
     let mut long = StreamTransport::start_stream(cores, block, LARGE_RING_SIZE)?;
     let mut slots = StreamTransport::start_slot_stream(cores, block)?;
     let mut copy = MemoryCopy::new(block);
     let mut candidates = vec![
-        Candidate { name: "Linux pipe", measure: Box::new(move || measure(&mut pipe)) },
-        Candidate { name: "stream", measure: Box::new(move || measure(&mut ours)) },
-        Candidate { name: "stream, 64 MB", measure: Box::new(move || measure(&mut long)) },
-        Candidate { name: SLOTS_NAME, measure: Box::new(move || measure(&mut slots)) },
-        Candidate { name: "memcpy", measure: Box::new(move || measure(&mut copy)) },
+        Candidate { name: "Linux pipe", measure: Box::new(move || measure_throughput(&mut pipe)) },
+        Candidate { name: "stream", measure: Box::new(move || measure_throughput(&mut ours)) },
+        Candidate {
+            name: "stream, 64 MB",
+            measure: Box::new(move || measure_throughput(&mut long)),
+        },
+        Candidate { name: SLOTS_NAME, measure: Box::new(move || measure_throughput(&mut slots)) },
+        Candidate { name: "memcpy", measure: Box::new(move || measure_throughput(&mut copy)) },
     ];
     if let Some(program) = plain {
         let mut ring = RunningRing::start(program, "copy", cores.count(), block)?;
@@ -127,14 +130,20 @@ fn measure_block_size(
     }
     #[expect(clippy::cast_precision_loss, reason = "a size of a block")]
     let x = block as f64;
-    interleave(("pipe", &name, x), "GB/s", rounds, candidates, &goals(cores, block, peers))
+    measure_interleaved_rows(
+        ("pipe", &name, x),
+        "GB/s",
+        rounds,
+        candidates,
+        &goals(cores, block, peers),
+    )
 }
 
 fn goals(cores: EndpointCores, block: usize, peers: &[PeerRing]) -> Vec<Goal> {
     let at = BLOCK_SIZES.iter().position(|known| *known == block).unwrap_or(0);
     let over_pipe = match cores {
         EndpointCores::One => ("G4", [70.0, 50.0, 20.0, 10.0, 8.0, 6.0]),
-        EndpointCores::Two if CacheRoundTrip::measure() < SAME_CACHE_NS => {
+        EndpointCores::Two if CacheRoundTrip::measure() < SAME_CACHE_ROUND_TRIP_NS_MAX => {
             ("G2", [55.0, 15.0, 4.5, 4.5, 8.5, 30.0])
         }
         EndpointCores::Two => ("G2", [33.0, 7.0, 4.0, 5.0, 6.0, 20.0]),
@@ -142,7 +151,8 @@ fn goals(cores: EndpointCores, block: usize, peers: &[PeerRing]) -> Vec<Goal> {
     let (candidate, goal) = ("stream", over_pipe.0);
     let mut goals =
         vec![Goal { candidate, reference: "Linux pipe", goal, target: over_pipe.1[at] }];
-    let near = cores == EndpointCores::Two && CacheRoundTrip::measure() < SAME_CACHE_NS;
+    let near =
+        cores == EndpointCores::Two && CacheRoundTrip::measure() < SAME_CACHE_ROUND_TRIP_NS_MAX;
     if near {
         let threads = [1.3, 1.2, 1.2, 1.2, 0.95, 0.95][at];
         for candidate in [candidate, SLOTS_NAME] {
@@ -170,7 +180,7 @@ trait Transport {
 }
 
 /// Returns the throughput in GB/s, measured over at least [`MEASUREMENT_NS_MIN`].
-fn measure(transport: &mut dyn Transport) -> Result<f64, String> {
+fn measure_throughput(transport: &mut dyn Transport) -> Result<f64, String> {
     loop {
         let blocks = (*transport.blocks_per_measurement()).max(1024);
         let begin = sys::clock::monotonic_ns();
@@ -215,7 +225,7 @@ impl StreamTransport {
             &offer.descriptors(),
         )?;
         if cores == EndpointCores::One {
-            output.spin(0);
+            output.set_spin_limit(0);
         }
         let write = move |block: &[u8], blocks| {
             for _ in 0..blocks {
@@ -231,12 +241,12 @@ impl StreamTransport {
     /// size, as in third-party rings of fixed-size elements.
     fn start_slot_stream(cores: EndpointCores, block: usize) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
-        let config = fixed::SlotConfig {
+        let config = fixed_size::SlotConfig {
             slot: block,
             slots: RING_SIZE / block,
-            ..fixed::SlotConfig::new(id)
+            ..fixed_size::SlotConfig::new(id)
         };
-        let made = fixed::stream::stream(&config, (PUBLISHED_BYTES_MAX / block).clamp(1, 32));
+        let made = fixed_size::stream::stream(&config, (PUBLISHED_BYTES_MAX / block).clamp(1, 32));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
         let other = pipe_reader::start(
@@ -246,7 +256,7 @@ impl StreamTransport {
             &offer.descriptors(),
         )?;
         if cores == EndpointCores::One {
-            output.spin(0);
+            output.set_spin_limit(0);
         }
         let write = move |block: &[u8], blocks| {
             for _ in 0..blocks {
@@ -276,14 +286,14 @@ impl Transport for StreamTransport {
 }
 
 /// A transport over the Linux pipe, with its default size of 64 KB.
-struct Pipe {
+struct PipeTransport {
     pipe: PipeWriter,
     other: BenchChild,
     block: Vec<u8>,
     blocks: u64,
 }
 
-impl Pipe {
+impl PipeTransport {
     fn new(cores: EndpointCores, block: usize) -> Result<Self, String> {
         let (reading, pipe) = std::io::pipe().map_err(|why| why.to_string())?;
         let other = pipe_reader::start(
@@ -296,7 +306,7 @@ impl Pipe {
     }
 }
 
-impl Transport for Pipe {
+impl Transport for PipeTransport {
     fn block_size(&self) -> usize {
         self.block.len()
     }

@@ -2,7 +2,7 @@
 //! descriptors and requests over a socket on its standard input.
 
 use crate::child::{BenchChild, ParentConnection};
-use buffer::dbuf::fixed;
+use buffer::dbuf::fixed_size;
 use buffer::stream::{Input, Offer};
 use std::fs::File;
 use std::io::Read;
@@ -17,7 +17,7 @@ pub(super) enum InputKind {
 }
 
 impl InputKind {
-    const fn word(self) -> &'static str {
+    const fn argument(self) -> &'static str {
         match self {
             Self::Stream => "stream",
             Self::Slots => "slots",
@@ -33,7 +33,7 @@ pub(super) fn start(
     block: usize,
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<BenchChild, String> {
-    BenchChild::start([kind.word(), &processor.to_string(), &block.to_string()], descriptors)
+    BenchChild::start([kind.argument(), &processor.to_string(), &block.to_string()], descriptors)
 }
 
 /// Runs the reading process, which the bench starts with the arguments
@@ -46,17 +46,17 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
             let offer = Offer::from_descriptors(descriptors).map_err(|why| why.to_string())?;
             let mut input = offer.open().map_err(|why| why.to_string())?;
             if processor == 0 {
-                input.spin(0);
+                input.set_spin_limit(0);
             }
             StreamInput::Stream(Box::new(input))
         }
         "slots" => {
-            let offer = fixed::stream::SlotOffer::from_descriptors(descriptors);
+            let offer = fixed_size::stream::SlotOffer::from_descriptors(descriptors);
             let opened =
-                offer.map(fixed::stream::SlotOffer::open).map_err(|why| why.to_string())?;
+                offer.map(fixed_size::stream::SlotOffer::open).map_err(|why| why.to_string())?;
             let mut input = opened.map_err(|why| why.to_string())?;
             if processor == 0 {
-                input.spin(0);
+                input.set_spin_limit(0);
             }
             StreamInput::Slots(Box::new(input))
         }
@@ -72,7 +72,7 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
 
 enum StreamInput {
     Stream(Box<Input>),
-    Slots(Box<fixed::stream::SlotInput>),
+    Slots(Box<fixed_size::stream::SlotInput>),
     Pipe(File),
 }
 

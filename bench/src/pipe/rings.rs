@@ -42,13 +42,13 @@ impl PeerRing {
 /// Returns the available rings. Prints the names of the missing rings with the reasons.
 pub(super) fn available_rings() -> Vec<PeerRing> {
     let mut peers = Vec::new();
-    match find_program() {
-        Ok(path) => peers.extend(PROGRAM_RINGS.map(|(name, endpoints)| {
+    match find_ring_program() {
+        Ok(path) => peers.extend(PREBUILT_RINGS.map(|(name, endpoints)| {
             let program = RingProgram::Prebuilt(path.clone());
             PeerRing { name, endpoints, program }
         })),
         Err(why) => {
-            eprintln!("left out: {}: {why}", PROGRAM_RINGS.map(|(name, _)| name).join(", "))
+            eprintln!("left out: {}: {why}", PREBUILT_RINGS.map(|(name, _)| name).join(", "))
         }
     }
     for ring in COMPILED_RINGS {
@@ -64,7 +64,7 @@ pub(super) fn available_rings() -> Vec<PeerRing> {
 }
 
 /// The rings of the program `bench/peers/rings`, each with the endpoints that it connects.
-const PROGRAM_RINGS: [(&str, Endpoints); 5] = [
+const PREBUILT_RINGS: [(&str, Endpoints); 5] = [
     ("rtrb", Endpoints::Threads),
     ("ringbuf", Endpoints::Threads),
     ("iceoryx2", Endpoints::Processes),
@@ -74,7 +74,7 @@ const PROGRAM_RINGS: [(&str, Endpoints); 5] = [
 
 /// Returns the path of the program with third-party rings: named by STREAMLINE_RINGS, in the
 /// directory of this program, or in the build directory of `bench/peers/rings`.
-fn find_program() -> Result<PathBuf, String> {
+fn find_ring_program() -> Result<PathBuf, String> {
     let named = std::env::var_os("STREAMLINE_RINGS").map(PathBuf::from);
     let beside = || {
         let itself = std::env::current_exe().ok()?;
@@ -159,7 +159,7 @@ impl CompiledRing {
         });
         let arguments: Vec<String> = arguments.collect();
         match self.source {
-            RingSource::C(source) => CompiledPeer::with_arguments(self.name, source, &arguments),
+            RingSource::C(source) => CompiledPeer::compile_c(self.name, source, &arguments),
             RingSource::Cpp(source) => CompiledPeer::compile_cpp(self.name, source, &arguments),
         }
     }

@@ -15,13 +15,13 @@ use std::process::Command;
 use testkit::net::{SERVER_DEVICE, wait_until};
 
 /// Length in bytes of each frame that is sent.
-const LENGTH: usize = 200;
+const FRAME_LENGTH: usize = 200;
 /// Rate at which frames are sent, in frames per second.
-const RATE: f64 = 300_000.0;
+const FRAMES_PER_SECOND: f64 = 300_000.0;
 /// Number of frames in a measurement, which are sent within three seconds.
-const FRAMES: u32 = 900_000;
+const FRAME_COUNT: u32 = 900_000;
 /// Name of the path whose capture is read, and of its directory in the mount.
-const NAME: &str = "line";
+const PATH_NAME: &str = "line";
 
 /// A program that reads a capture from standard input, and prints the number of its frames.
 struct CaptureReader {
@@ -92,13 +92,13 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
 /// and those that were counted as lost.
 fn measure(reader: &CaptureReader) -> Result<(f64, f64), String> {
     let text = |why: std::io::Error| why.to_string();
-    let mut flood = Flood::new(LENGTH, 1, ReceivingHost::Ignores)?;
-    flood.set_rate(Some(RATE));
+    let mut flood = Flood::new(FRAME_LENGTH, 1, ReceivingHost::Ignores)?;
+    flood.set_rate(Some(FRAMES_PER_SECOND));
     let mut programs = Programs::start()?;
     let request = format!("rx {SERVER_DEVICE} | count");
-    programs.add_path_in_namespace(Some(&flood.pair.server), NAME, &request)?;
+    programs.add_path_in_namespace(Some(&flood.pair.server), PATH_NAME, &request)?;
     let mount = programs.mount("pipes", None)?;
-    let source = mount.join(format!("{NAME}/rx:{SERVER_DEVICE}"));
+    let source = mount.join(format!("{PATH_NAME}/rx:{SERVER_DEVICE}"));
     wait_until("it is shown", || source.is_dir());
     let capture = File::open(source.join("all.pcap")).map_err(text)?;
     let printed = mount.with_file_name("printed");
@@ -108,12 +108,14 @@ fn measure(reader: &CaptureReader) -> Result<(f64, f64), String> {
     let mut child = command.spawn().map_err(text)?;
     // The command still holds the capture open.
     drop(command);
-    flood.send(FRAMES as usize)?;
+    flood.send(FRAME_COUNT as usize)?;
     let count_received = || read_number(&source.join("stats/blocks"));
     let lost = || dropped_frames(&source);
-    wait_until("the path has seen all frames", || count_received() + lost() >= u64::from(FRAMES));
+    wait_until("the path has seen all frames", || {
+        count_received() + lost() >= u64::from(FRAME_COUNT)
+    });
     let received = count_received();
-    let path = streamline::paths::connect(&programs.client()?, NAME);
+    let path = streamline::paths::connect(&programs.client()?, PATH_NAME);
     path.and_then(|path| path.stop()).map_err(|why| why.to_string())?;
     let status = child.wait().map_err(text)?;
     let read = (reader.count)(&read_text(&printed));

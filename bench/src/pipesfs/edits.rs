@@ -13,7 +13,7 @@ use testkit::net::wait_until;
 
 /// Number of changes in a measurement. It is even, so that the filter's argument has its first
 /// value again after the last change. The name of the filter's directory contains the value.
-const CHANGES: u32 = 200;
+const CHANGE_COUNT: u32 = 200;
 /// Maximum additional cost of `mkdir` in the mount, compared with the same edit over a connection,
 /// in µs.
 const MKDIR_MAX_US: f64 = 25.0;
@@ -42,8 +42,11 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let to = paths::connect(&programs.client()?, "edited").map_err(|why| why.to_string())?;
     if is_row_selected(MKDIR_NAME) {
         let candidates = vec![
-            Candidate { name: EDIT_NAME, measure: Box::new(|| add_filters(&to)) },
-            Candidate { name: "through the mount", measure: Box::new(|| make_directories(&udp)) },
+            Candidate { name: EDIT_NAME, measure: Box::new(|| time_filter_additions(&to)) },
+            Candidate {
+                name: "through the mount",
+                measure: Box::new(|| time_directory_creations(&udp)),
+            },
         ];
         let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
         let cost = ExtraCost { name: "beyond it", parts: 1, limit: MKDIR_MAX_US, goal: "G21" };
@@ -52,8 +55,11 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     if is_row_selected(WRITE_NAME) {
         let file = udp.join("sample:2/config/every");
         let candidates = vec![
-            Candidate { name: EDIT_NAME, measure: Box::new(|| set_argument(&to)) },
-            Candidate { name: "through the mount", measure: Box::new(|| write_argument(&file)) },
+            Candidate { name: EDIT_NAME, measure: Box::new(|| time_argument_edits(&to)) },
+            Candidate {
+                name: "through the mount",
+                measure: Box::new(|| time_argument_writes(&file)),
+            },
         ];
         let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
         let cost = ExtraCost { name: "beyond it", parts: 1, limit: WRITE_MAX_US, goal: "G21" };
@@ -69,13 +75,13 @@ fn time_changes(
     mut undo: impl FnMut() -> Result<(), String>,
 ) -> Result<f64, String> {
     let mut took = 0;
-    for number in 0..CHANGES {
+    for number in 0..CHANGE_COUNT {
         let began = sys::clock::monotonic_ns();
         change(number)?;
         took += sys::clock::monotonic_ns() - began;
         undo()?;
     }
-    Ok(took as f64 / f64::from(CHANGES) / 1e3)
+    Ok(took as f64 / f64::from(CHANGE_COUNT) / 1e3)
 }
 
 fn apply_edit(to: &PathClient, words: &[&str]) -> Result<(), String> {
@@ -83,14 +89,14 @@ fn apply_edit(to: &PathClient, words: &[&str]) -> Result<(), String> {
     to.change(&words).map(drop).map_err(|why| why.to_string())
 }
 
-fn add_filters(to: &PathClient) -> Result<f64, String> {
+fn time_filter_additions(to: &PathClient) -> Result<f64, String> {
     time_changes(
         |_| apply_edit(to, &["add", "inspect", "below", "udp"]),
         || apply_edit(to, &["remove", "inspect", "leaf"]),
     )
 }
 
-fn make_directories(udp: &Path) -> Result<f64, String> {
+fn time_directory_creations(udp: &Path) -> Result<f64, String> {
     let directory = udp.join("inspect");
     time_changes(
         |_| fs::create_dir(&directory).map_err(error_text),
@@ -104,14 +110,14 @@ fn argument_value(number: u32) -> u32 {
     3 - number % 2
 }
 
-fn set_argument(to: &PathClient) -> Result<f64, String> {
+fn time_argument_edits(to: &PathClient) -> Result<f64, String> {
     time_changes(
         |number| apply_edit(to, &["arg", "sample", &format!("every={}", argument_value(number))]),
         || Ok(()),
     )
 }
 
-fn write_argument(file: &Path) -> Result<f64, String> {
+fn time_argument_writes(file: &Path) -> Result<f64, String> {
     let file = OpenOptions::new().write(true).open(file).map_err(error_text)?;
     time_changes(
         |number| {

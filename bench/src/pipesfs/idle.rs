@@ -8,14 +8,14 @@ use crate::row::Row;
 use testkit::net::wait_until;
 
 /// Number of blocks in a measurement.
-const BLOCKS: u32 = 10_000_000;
+const BLOCK_COUNT: u32 = 10_000_000;
 /// Maximum cost of the mount in ns per block.
-const LIMIT_NS: f64 = 1.0;
+const MOUNT_COST_NS_MAX: f64 = 1.0;
 
 /// Measures a path with and without a mount.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
-    const ROW: &str = "nobody reads";
-    if !is_row_selected(ROW) {
+    const ROW_NAME: &str = "nobody reads";
+    if !is_row_selected(ROW_NAME) {
         return Ok(Vec::new());
     }
     let mut alone = Programs::start()?;
@@ -26,15 +26,16 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         Candidate { name: "a mount", measure: Box::new(|| measure(&mut mounted, Some(&mount))) },
     ];
     let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
-    let cost = ExtraCost { name: "cost of the mount", parts: 1, limit: LIMIT_NS, goal: "B9" };
-    Ok(cost.rows((ROW, "ns CPU/block"), sentinel_ns, &samples))
+    let cost =
+        ExtraCost { name: "cost of the mount", parts: 1, limit: MOUNT_COST_NS_MAX, goal: "B9" };
+    Ok(cost.rows((ROW_NAME, "ns CPU/block"), sentinel_ns, &samples))
 }
 
 /// Runs a path. Returns its processor time per block in ns. If there is a mount, waits until it
 /// shows the path.
 fn measure(programs: &mut Programs, mount: Option<&std::path::PathBuf>) -> Result<f64, String> {
     let mut command = programs.command("idle");
-    let request = format!("generate count={BLOCKS} | udp | dport |9 count");
+    let request = format!("generate count={BLOCK_COUNT} | udp | dport |9 count");
     command.args(["run", "-q", "--as", "idle", &request]);
     let child = command.spawn().map_err(|why| why.to_string())?;
     if let Some(mount) = mount {
@@ -45,5 +46,5 @@ fn measure(programs: &mut Programs, mount: Option<&std::path::PathBuf>) -> Resul
     if !status.success() {
         return Err(programs.messages("idle"));
     }
-    Ok(usage.processor_ns as f64 / f64::from(BLOCKS))
+    Ok(usage.processor_ns as f64 / f64::from(BLOCK_COUNT))
 }

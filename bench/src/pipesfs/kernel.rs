@@ -8,18 +8,18 @@ use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use ebpf::Hook;
 use ebpf::emit::tap::{
-    FrameRing, FusedTap, PointerRing, SWITCHED_WORD_SIZE, Scratch, SwitchLayout, fused_tap,
+    FrameRing, FusedTap, PointerRing, SWITCHED_WORD_SIZE, ScratchLayout, SwitchLayout, fused_tap,
 };
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Map, Program, ProgramKind, ProgramRings, RingBuffer, RingsLayout};
 
 /// Number of filters in the measured kernel program, each of which counts the frame.
-const FILTERS: u16 = 32;
+const FILTER_COUNT: u16 = 32;
 /// Number of runs of the program in one measurement.
 const RUNS_PER_MEASUREMENT: u32 = 2_000_000;
 /// Maximum cost, in ns, of an exit without readers (a closed exit).
-const LIMIT_NS: f64 = 1.0;
+const CLOSED_EXIT_NS_MAX: f64 = 1.0;
 
 /// A measured program, loaded into the kernel, with the memory that it uses.
 pub(super) struct CountingProgram {
@@ -30,8 +30,8 @@ pub(super) struct CountingProgram {
 /// Measures a program in which each filter has a closed exit, and the same program without exits.
 /// Returns the result rows.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
-    const ROW: &str = "nobody reads in the kernel";
-    if !is_row_selected(ROW) {
+    const ROW_NAME: &str = "nobody reads in the kernel";
+    if !is_row_selected(ROW_NAME) {
         return Ok(Vec::new());
     }
     testkit::need::require_bpf().ok_or("needs the right to load programs")?;
@@ -53,9 +53,9 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
             }
         }
     }
-    let parts = u32::from(FILTERS);
-    let cost = ExtraCost { name: "each closed exit", parts, limit: LIMIT_NS, goal: "B9" };
-    Ok(cost.rows((ROW, "ns/frame"), CacheRoundTrip::measure(), &samples))
+    let parts = u32::from(FILTER_COUNT);
+    let cost = ExtraCost { name: "each closed exit", parts, limit: CLOSED_EXIT_NS_MAX, goal: "B9" };
+    Ok(cost.rows((ROW_NAME, "ns/frame"), CacheRoundTrip::measure(), &samples))
 }
 
 impl CountingProgram {
@@ -67,12 +67,12 @@ impl CountingProgram {
         let cpus = u32::try_from(cpus).map_err(|why| why.to_string())?;
         let shape =
             RingsLayout { cpus, sinks: 1, pointers: 1 << 12, bytes: 1 << 20, record_max: 2048 };
-        let scratch = Scratch::new(1, 0, FILTERS.into()).ok_or("too many filters")?;
+        let scratch = ScratchLayout::new(1, 0, FILTER_COUNT.into()).ok_or("too many filters")?;
         let records = ProgramRings::create("records", shape.records_only()).map_err(text)?;
         let pointers = ProgramRings::create("pointers", shape.pointers_only()).map_err(text)?;
         let doorbell = RingBuffer::create("bell", 1 << 16).map_err(text)?;
         let base = cpus * scratch.stride;
-        let switches = SwitchLayout { map: 0, base, places: FILTERS.into() };
+        let switches = SwitchLayout { map: 0, base, places: FILTER_COUNT.into() };
         let counters =
             Map::array("counters", base + SWITCHED_WORD_SIZE * switches.list_index(1), 1, true);
         let counters = counters.map_err(text)?;
@@ -80,14 +80,14 @@ impl CountingProgram {
         let pointer_ring = PointerRing {
             map: 2,
             doorbell_map: 3,
-            stride: of_line.stride(),
+            stride: of_line.region_size(),
             pointers_at: of_line.sink_pointers_offset(0),
             pointers: of_line.pointers,
             wake: crate::tap::default_policy(shape),
         };
         let ring = FrameRing {
             map: 1,
-            stride: own.stride(),
+            stride: own.region_size(),
             records_at: own.records_offset(),
             bytes: own.bytes,
             record_max: own.record_max,
@@ -107,14 +107,14 @@ impl CountingProgram {
             Hook::Tc,
             &layout,
             |s, on, _| {
-                for filter in 0..FILTERS {
+                for filter in 0..FILTER_COUNT {
                     // Each arm releases the values of its filter from the stack.
                     s.arm(|s, closed| {
                         let length = s.view_length(on);
-                        s.tally(filter, length);
+                        s.add_to_tally(filter, length);
                         if exits {
-                            s.only_if_exit_open(filter.into(), closed);
-                            s.record_for_open_exits(filter.into(), on);
+                            s.leave_unless_exit_open(filter.into(), closed);
+                            s.record_frame_for_open_exits(filter.into(), on);
                         }
                     });
                 }

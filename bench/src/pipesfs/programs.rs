@@ -26,7 +26,7 @@ impl Programs {
         let place = all.daemon_directory();
         let mut command = all.command("daemon");
         command.args(["daemon", "--socket"]).arg(&place);
-        all.add(&mut command)?;
+        all.start_child(&mut command)?;
         wait_until("the daemon answers", || Client::find(Some(&place)).is_ok());
         Ok(all)
     }
@@ -49,7 +49,7 @@ impl Programs {
         };
         self.set_up_command(&mut command, name);
         command.args(["run", "-q", "--as", name, request]).stdin(Stdio::piped());
-        self.add(&mut command)?;
+        self.start_child(&mut command)?;
         let client = self.client()?;
         wait_until("the path runs", || streamline::paths::connect(&client, name).is_ok());
         Ok(self.children.len() - 1)
@@ -72,7 +72,7 @@ impl Programs {
         }
         command.args(["mount", "--foreground"]).arg(&directory);
         self.mounts.push(directory.clone());
-        self.add(&mut command)?;
+        self.start_child(&mut command)?;
         wait_until("it is mounted", || directory.join("README").exists());
         Ok(directory)
     }
@@ -103,7 +103,7 @@ impl Programs {
     }
 
     /// Returns the process of a path. `number` is the index that [`Self::add_path`] returned.
-    pub(crate) fn child(&mut self, number: usize) -> &mut Child {
+    pub(crate) fn path_process(&mut self, number: usize) -> &mut Child {
         &mut self.children[number]
     }
 
@@ -118,7 +118,7 @@ impl Programs {
         self.children.iter().map(Child::id).collect()
     }
 
-    fn add(&mut self, command: &mut Command) -> Result<(), String> {
+    fn start_child(&mut self, command: &mut Command) -> Result<(), String> {
         self.children.push(command.spawn().map_err(|why| why.to_string())?);
         Ok(())
     }

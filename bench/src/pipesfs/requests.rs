@@ -14,7 +14,7 @@ use std::path::Path;
 use testkit::net::wait_until;
 
 /// Number of file system requests in a measurement.
-const REQUESTS: u32 = 2_000;
+const REQUEST_COUNT: u32 = 2_000;
 /// Flag of open(2): reads do not block.
 const O_NONBLOCK: i32 = 0o4000;
 /// Number of arcs of the path that is listed. Each arc leads to four filters, and a request has at
@@ -22,8 +22,8 @@ const O_NONBLOCK: i32 = 0o4000;
 const LISTED_ARC_COUNT: usize = 249;
 
 /// Number of paths whose filters are listed together.
-const PATHS: usize = 100;
-/// The request of each of the [`PATHS`] paths, with ten filters.
+const PATH_COUNT: usize = 100;
+/// The request of each of the [`PATH_COUNT`] paths, with ten filters.
 const TEN_FILTER_REQUEST: &str = "generate rate=1 | dport | \
                            ((|1 sample 2 | sample 3 | sample 4 | count) + \
                            (|2 sample 3 | sample 4 | sample 5 | count))";
@@ -31,7 +31,7 @@ const TEN_FILTER_REQUEST: &str = "generate rate=1 | dport | \
 const LISTING_MAX_US: f64 = 250_000.0;
 
 /// The filters to which each of the [`LISTED_ARC_COUNT`] arcs of the listed path leads.
-const FILTERS: &str = "sample 2 | sample 3 | sample 4 | count";
+const ARC_FILTERS: &str = "sample 2 | sample 3 | sample 4 | count";
 
 const SAME_CORE_NAME: &str = "same core";
 const OTHER_CORE_NAME: &str = "other core";
@@ -72,7 +72,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let mounts: Vec<_> = mounts.into_iter().take(1).collect();
     if is_row_selected("ls -R") || is_row_selected("du") {
         let arcs: Vec<String> =
-            (1..=LISTED_ARC_COUNT).map(|class| format!("(|{class} {FILTERS})")).collect();
+            (1..=LISTED_ARC_COUNT).map(|class| format!("(|{class} {ARC_FILTERS})")).collect();
         let many = programs
             .add_path("many", &format!("generate rate=1 | dport | ({})", arcs.join(" + ")))?;
         wait_until("it is shown", || mounts[0].1.join("many/generate/dport/249/sample:2").is_dir());
@@ -80,13 +80,13 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         rows.extend(measure_row("ls -R", rounds, &mounts, ls, Some(LISTING_MAX_US))?);
         let du = |mount: &Path| time_listing(&mount.join("many"), true);
         rows.extend(measure_row("du", rounds, &mounts, du, None)?);
-        let _ = programs.child(many).kill();
+        let _ = programs.path_process(many).kill();
     }
     if is_row_selected("ls -R of 100 paths") {
-        for number in 1..=PATHS {
+        for number in 1..=PATH_COUNT {
             programs.add_path(&format!("few{number}"), TEN_FILTER_REQUEST)?;
         }
-        let last = format!("few{PATHS}/generate/dport/2/sample:3");
+        let last = format!("few{PATH_COUNT}/generate/dport/2/sample:3");
         wait_until("they are shown", || mounts[0].1.join(&last).is_dir());
         let ls = |mount: &Path| time_listing(mount, false);
         rows.extend(measure_row("ls -R of 100 paths", rounds, &mounts, ls, Some(LISTING_MAX_US))?);
@@ -130,10 +130,10 @@ fn measure_row(
 /// Returns the mean time of a call in µs.
 fn mean_call_us(mut call: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let began = sys::clock::monotonic_ns();
-    for _ in 0..REQUESTS {
+    for _ in 0..REQUEST_COUNT {
         call()?;
     }
-    Ok((sys::clock::monotonic_ns() - began) as f64 / f64::from(REQUESTS) / 1e3)
+    Ok((sys::clock::monotonic_ns() - began) as f64 / f64::from(REQUEST_COUNT) / 1e3)
 }
 
 /// Lists a directory with all its files and directories, and reads their attributes if `attributes`

@@ -6,14 +6,14 @@
 //! same size.
 
 use super::programs::Programs;
-use crate::harness::{Candidate, Goal, interleave, is_row_selected};
+use crate::harness::{Candidate, Goal, is_row_selected, measure_interleaved_rows};
 use crate::row::Row;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{Read, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use streamline::paths::{self, PathClient, Tap};
+use streamline::paths::{self, PathClient, TapParameters};
 
 /// Sizes of reads in bytes, each with its goals on one core and on two cores, if there are any.
 const READ_SIZES: [(usize, Option<f64>, Option<f64>); 4] = [
@@ -25,7 +25,7 @@ const READ_SIZES: [(usize, Option<f64>, Option<f64>); 4] = [
 /// Length of a chunk in bytes, less than the backlog of a tap.
 const CHUNK_SIZE: usize = 6 << 20;
 /// Number of chunks in a measurement.
-const CHUNKS: usize = 6;
+const CHUNK_COUNT: usize = 6;
 /// Default capacity of a pipe, in bytes.
 const PIPE_SIZE: usize = 64 << 10;
 
@@ -81,7 +81,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
             #[expect(clippy::cast_precision_loss, reason = "a size of a read")]
             let subject = ("pipesfs", name(size), size as f64);
             let subject = (subject.0, subject.1.as_str(), subject.2);
-            rows.extend(interleave(subject, "GB/s", rounds, candidates, &goals)?);
+            rows.extend(measure_interleaved_rows(subject, "GB/s", rounds, candidates, &goals)?);
         }
     }
     Ok(rows)
@@ -119,8 +119,8 @@ fn measure_chunks(
     let chunk = vec![7; CHUNK_SIZE];
     let mut buffer = vec![0; size];
     let mut took_ns = 0;
-    for number in 0..=CHUNKS {
-        let input = programs.child(path).stdin.as_mut().ok_or("the path has no input")?;
+    for number in 0..=CHUNK_COUNT {
+        let input = programs.path_process(path).stdin.as_mut().ok_or("the path has no input")?;
         input.write_all(&chunk).map_err(text)?;
         // On two cores, this time also lets the path become idle.
         sys::poll::wait_until_readable(&[], Some(std::time::Duration::from_millis(2)));
@@ -137,18 +137,18 @@ fn measure_chunks(
     }
     drop(tap);
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    let rate = (CHUNK_SIZE * CHUNKS) as f64 / took_ns as f64;
+    let rate = (CHUNK_SIZE * CHUNK_COUNT) as f64 / took_ns as f64;
     Ok(rate)
 }
 
 fn open_tap(programs: &Programs) -> Result<(PathClient, OwnedFd), String> {
     let client = programs.client()?;
     let to = paths::connect(&client, "bytes").map_err(|why| why.to_string())?;
-    let wanted = Tap {
+    let wanted = TapParameters {
         classes: Some(String::new()),
         form: Some("bytes".to_owned()),
         patience_ms: Some(60_000),
-        ..Tap::default()
+        ..TapParameters::default()
     };
     let (_, pipe) = to.tap(&wanted).map_err(|why| why.to_string())?;
     Ok((to, pipe))

@@ -39,7 +39,7 @@ use testkit::net::SERVER_DEVICE;
 use verdict::{CostRatio, Verdict, worst_comparison};
 
 /// One in this many frames of the flood is sent to port 53.
-const WANTED_ONE_IN: usize = 2;
+const FRAMES_PER_WANTED_FRAME: usize = 2;
 /// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 128;
 /// Number of rounds in which all placements run.
@@ -67,8 +67,8 @@ const DEEPEST_POLICY_NAME: &str = "policy deepest";
 const ONE_THREAD_NAME: &str = "all in one thread";
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
-    let flood = Flood::new(FRAME_LENGTH, WANTED_ONE_IN, ReceivingHost::Ignores)?;
-    let mut machine = machine::inspect();
+    let flood = Flood::new(FRAME_LENGTH, FRAMES_PER_WANTED_FRAME, ReceivingHost::Ignores)?;
+    let mut machine = machine::inspect_machine();
     // A table that was never calibrated contains built-in costs for everything that no analyzed run
     // has measured.
     if machine.costs.version < COSTS_VERSION || !machine.costs.is_calibrated() {
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn goal_compares_the_choice_with_the_best_placement() {
-        let machine = Machine::with_kernel();
+        let machine = Machine::example_with_kernel();
         let placed = |text: &str| Placement::plan_pinned(text, &machine).unwrap();
         let kernel = placed("rx lo @kernel | udp @kernel | count @kernel");
         let thread = placed("rx lo @thread0 | udp @thread0 | count @thread0");

@@ -2,11 +2,11 @@
 //! that receives the flood.
 
 use crate::flood::{FRAMES_PER_GROUP, Flood};
-use engine::adapt::measurements;
-use engine::build::{BuiltPath, PathOptions, Settings, build, build_with};
-use engine::kernel::point::AttachPoints;
+use engine::adapt::extract_measurements;
+use engine::build::{BuiltPath, PathOptions, RunSettings, build, build_with_options};
+use engine::kernel::shared_attach_point::AttachPoints;
 use engine::path::AdaptationSettings;
-use engine::run::{Outcome, StopConditions, run};
+use engine::run::{RunOutcome, StopConditions, run};
 use pipeline::explain::learn_costs;
 use pipeline::plan::{Costs, Machine, Plan};
 use std::os::fd::AsFd as _;
@@ -49,7 +49,7 @@ pub(super) fn measure_sample(
     flood: &mut Flood,
     plan: &Plan,
 ) -> Result<Option<PlacementSample>, String> {
-    let (sample, outcome) = run_under_flood(flood, plan, Settings::default())?;
+    let (sample, outcome) = run_under_flood(flood, plan, RunSettings::default())?;
     let whole = outcome.ledger.lost_blocks() == 0 && outcome.failures.is_empty();
     Ok(whole.then_some(sample))
 }
@@ -61,13 +61,13 @@ pub(super) fn analyze_costs(
     plan: &Plan,
     known: &Costs,
 ) -> Result<Costs, String> {
-    let settings = Settings { timed: true, programs_timed: true, ..Settings::default() };
+    let settings = RunSettings { timed: true, programs_timed: true, ..RunSettings::default() };
     let (_, outcome) = run_under_flood(flood, plan, settings)?;
     if let Some(failure) = outcome.failures.first() {
         return Err(failure.to_string());
     }
     let mut costs = known.clone();
-    learn_costs(plan, &measurements(plan, &outcome.ledger), &mut costs);
+    learn_costs(plan, &extract_measurements(plan, &outcome.ledger), &mut costs);
     Ok(costs)
 }
 
@@ -84,7 +84,7 @@ pub(super) fn plan_after_first_seconds(
     let extras = PathOptions { adaptation: Some(adapt), ..PathOptions::default() };
     let pair = Arc::clone(&flood.pair);
     let paths = pair.server.run_in_network_namespace(|| {
-        build_with(plan, Settings::default(), &AttachPoints::default(), &extras)
+        build_with_options(plan, RunSettings::default(), &AttachPoints::default(), &extras)
             .map_err(|why| why.to_string())
     })?;
     let live = paths.first().map(BuiltPath::live).ok_or("it has no part")?;
@@ -108,8 +108,8 @@ pub(super) fn plan_after_first_seconds(
 fn run_under_flood(
     flood: &mut Flood,
     plan: &Plan,
-    settings: Settings,
-) -> Result<(PlacementSample, Outcome), String> {
+    settings: RunSettings,
+) -> Result<(PlacementSample, RunOutcome), String> {
     let unobserved = flood.measure_median_group_ns(UNOBSERVED_FRAMES)?;
     let stop = EventFd::new().map_err(|why| why.to_string())?;
     let pair = Arc::clone(&flood.pair);
@@ -137,10 +137,10 @@ fn run_under_flood(
 /// Builds a plan, signals `ready`, and runs the plan until `stop` is readable.
 fn run_until_stopped(
     plan: &Plan,
-    settings: Settings,
+    settings: RunSettings,
     stop: &EventFd,
     ready: mpsc::Sender<()>,
-) -> Result<Outcome, String> {
+) -> Result<RunOutcome, String> {
     // On a machine with one processor, the threads share it with the sender.
     let _ = sys::process::pin_to_processor(1);
     let paths = build(plan, settings).map_err(|why| why.to_string())?;

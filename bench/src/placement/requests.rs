@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn every_request_has_at_least_two_placements() {
-        let machine = Machine::with_kernel();
+        let machine = Machine::example_with_kernel();
         for line in REQUESTS {
             assert!(split_nodes(line).len() > 3, "{line}: three filters behind the source");
             let line = line.replacen("rx", "rx lo", 1);

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn sure_loss_outweighs_possible_loss() {
+    fn ratio_beyond_limit_is_worse_than_an_undecided_one() {
         let of =
             |median: f64, by| CostRatio { median, interval: [median - by, median + by], rounds: 9 };
         let all = [of(1.0, 0.0), of(1.2, 0.01), of(1.3, 0.9)];

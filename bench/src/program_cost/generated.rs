@@ -9,7 +9,7 @@ use sys::bpf::{Link, Map, Program, ProgramKind};
 use testkit::net::Namespace;
 
 /// The destination port of the frames that the program counts.
-const PORT: u32 = crate::flood::WANTED_PORT as u32;
+const COUNTED_PORT: u32 = crate::flood::WANTED_PORT as u32;
 /// The filters that precede the arc to [`COUNTING_FILTER`].
 const CHAIN_FILTERS: [&str; 3] = ["ip", "udp", "dport"];
 /// The filter that counts the frames to port [`PORT`].
@@ -86,7 +86,7 @@ fn emit_program(place: Hook) -> Result<ebpf::Program, String> {
     // Loaded for single-buffer frames, like clang's program.
     let target = Target::from(place).with_single_buffer();
     let made = emit::program(target, ReturnConversion::Answer, |s, on, out| {
-        let mut answer = Answer::new(emit::NONE, on);
+        let mut answer = Answer::new(emit::NO_ANSWER_CLASS, on);
         for (at, name) in CHAIN_FILTERS.into_iter().enumerate() {
             let description = find_description(name)?;
             let arguments = Arguments::from_parameter_defaults(description.parameters);
@@ -94,7 +94,7 @@ fn emit_program(place: Hook) -> Result<ebpf::Program, String> {
             answer =
                 s.emit_twin(word, twin_emitter(description)?, &arguments, answer.layers, out)?;
         }
-        s.only_in_range(answer.class, PORT, PORT, out);
+        s.only_in_range(answer.class, COUNTED_PORT, COUNTED_PORT, out);
         let count = find_description(COUNTING_FILTER)?;
         let arguments = Arguments::from_parameter_defaults(count.parameters);
         s.emit_twin(

@@ -38,15 +38,15 @@ const COST_RATIO_MAX: f64 = 1.2;
 /// Number of frames sent in one sample, that is, in one measurement of one candidate.
 const FRAMES_PER_SAMPLE: usize = 200_000;
 /// One in this many frames of the flood goes to port 53 and is counted by the candidates.
-const WANTED_ONE_IN: usize = 2;
+const FRAMES_PER_WANTED_FRAME: usize = 2;
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::require_bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
     let folder = TempDirectory::new("kernel").map_err(|why| why.to_string())?;
     let clang = is_installed(CLANG_NAME, "clang");
-    let pair = |kind| -> Result<ProgramPair, String> {
+    let pair = |kind| -> Result<ComparedPrograms, String> {
         let by_hand = clang.then(|| load_hand_written(&folder.0, kind)).transpose()?;
-        Ok(ProgramPair {
+        Ok(ComparedPrograms {
             ours: GeneratedProgram::load(kind)?,
             by_hand,
             empty: load_empty_program(kind)?,
@@ -61,8 +61,8 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
             all.extend(pair.measure_test_runs(name, &frame, options.rounds)?);
         }
     }
-    let floods = FloodPair::new(64, WANTED_ONE_IN, ReceivingHost::Ignores)?;
-    all.extend(DecideBench { floods, tc: &tc }.measure_rows(options.rounds)?);
+    let floods = FloodPair::new(64, FRAMES_PER_WANTED_FRAME, ReceivingHost::Ignores)?;
+    all.extend(FrameDeciderBench { floods, tc: &tc }.measure_rows(options.rounds)?);
     Ok(all)
 }
 
@@ -91,14 +91,14 @@ fn load_empty_program(kind: ProgramKind) -> Result<Program, String> {
 
 /// The programs that are compared at one hook: the generated program, the hand-written program, and
 /// an empty program.
-struct ProgramPair {
+struct ComparedPrograms {
     ours: GeneratedProgram,
     by_hand: Option<CProgram>,
     empty: Program,
     kind: ProgramKind,
 }
 
-impl ProgramPair {
+impl ComparedPrograms {
     /// Runs the generated and the hand-written program on many frames. Fails if their results or
     /// counts differ.
     fn compare_results(&self) -> Result<(), String> {
@@ -170,9 +170,11 @@ fn comparison_frames() -> Vec<Vec<u8>> {
         four().ipv4_options(&[1; 8]).udp(4000, WANTED_PORT, b"options"),
         four().fragment(0, true).udp(4000, WANTED_PORT, b"a fragment"),
         four().fragment(100, false).udp(4000, WANTED_PORT, b"another"),
-        four()
-            .tcp(&testkit::Segment { target: WANTED_PORT, ..testkit::Segment::default() }, b"tcp"),
-        four().protocol(1, b"\x08\0\0\0"),
+        four().tcp(
+            &testkit::TcpHeader { target: WANTED_PORT, ..testkit::TcpHeader::default() },
+            b"tcp",
+        ),
+        four().ip_payload(1, b"\x08\0\0\0"),
         six().udp(4000, WANTED_PORT, b"counted"),
         six().ipv6_extension(0, &[0; 6]).udp(4000, WANTED_PORT, b"one extension"),
         six().ipv6_extension(0, &[0; 6]).ipv6_extension(60, &[0; 6]).udp(4000, WANTED_PORT, b"two"),
@@ -194,8 +196,8 @@ fn comparison_frames() -> Vec<Vec<u8>> {
             .ipv4("10.77.0.1", "10.77.0.2")
             .udp(1, 53, b""),
         Frame::ethernet().arp(true, "10.77.0.1", "10.77.0.2"),
-        Frame::ethernet().ethertype(0x88b5, b"something else"),
-        Frame::ethernet().ethertype(0x0100, b"a length"),
+        Frame::ethernet().link_payload(0x88b5, b"something else"),
+        Frame::ethernet().link_payload(0x0100, b"a length"),
     ];
     // Each frame differs from `good` in one header byte.
     let good = four().udp(4000, WANTED_PORT, b"counted");
@@ -218,12 +220,12 @@ enum FrameDecider<'b> {
     FilterTool(FilterTool),
 }
 
-struct DecideBench<'b> {
+struct FrameDeciderBench<'b> {
     floods: FloodPair,
-    tc: &'b ProgramPair,
+    tc: &'b ComparedPrograms,
 }
 
-impl DecideBench<'_> {
+impl FrameDeciderBench<'_> {
     /// Measures the time that each program or tool adds to the sending of a frame. Returns the
     /// result rows.
     fn measure_rows(mut self, rounds: usize) -> Result<Vec<Row>, String> {
@@ -255,8 +257,8 @@ impl DecideBench<'_> {
     /// Measures the sending times of one sample while the program or tool `decider` is at the
     /// device. Fails if a tool that counts has not counted the wanted frames.
     fn measure_with(&mut self, decider: FrameDecider<'_>) -> Result<SendTimes, String> {
-        let wanted = (FRAMES_PER_SAMPLE / WANTED_ONE_IN) as u64;
-        let device = self.floods.observed.device()?;
+        let wanted = (FRAMES_PER_SAMPLE / FRAMES_PER_WANTED_FRAME) as u64;
+        let device = self.floods.observed.receiving_device_index()?;
         match decider {
             FrameDecider::Unfiltered => self.floods.send(FRAMES_PER_SAMPLE),
             FrameDecider::Program(program) => {
@@ -331,7 +333,7 @@ mod tests {
             let by_hand = Some(load_hand_written(&folder.0, kind).unwrap());
             let ours = GeneratedProgram::load(kind).unwrap();
             let pair =
-                ProgramPair { ours, by_hand, empty: load_empty_program(kind).unwrap(), kind };
+                ComparedPrograms { ours, by_hand, empty: load_empty_program(kind).unwrap(), kind };
             pair.compare_results().unwrap();
             // The program has counted frames.
             assert!(pair.ours.counters().unwrap().iter().all(|total| *total > 0));

@@ -113,7 +113,7 @@ pub(super) fn attach_to_ingress(
     device: u32,
 ) -> Result<Link, String> {
     let link = space.run_in_network_namespace(|| {
-        Link::tcx(program, device, TrafficDirection::Ingress, ChainPosition::Head, None)
+        Link::attach_tcx(program, device, TrafficDirection::Ingress, ChainPosition::Head, None)
     });
     link.map_err(|why| why.to_string())
 }

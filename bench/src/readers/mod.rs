@@ -21,7 +21,7 @@ use crate::processes::is_installed;
 use crate::row::Row;
 use crate::tcpdump::{RunningTcpdumps, TCPDUMP};
 use crate::temp_directory::TempDirectory;
-use requests::{RequestStart, RunningRequests};
+use requests::{DaemonUse, RunningRequests};
 use std::path::Path;
 
 /// Length of each frame in bytes.
@@ -36,8 +36,8 @@ const STOCK_RING_AND_SNAPLEN: (u32, u32) = (2 << 20, 262_144);
 const TEN_READERS_NS_MAX: f64 = 1_500.0;
 
 const NO_OBSERVER_NAME: &str = "no observer";
-const ALONE_NAME: &str = "streamline";
-const DAEMON_NAME: &str = "with a daemon";
+const WITHOUT_DAEMON_NAME: &str = "streamline";
+const WITH_DAEMON_NAME: &str = "with a daemon";
 const LIMIT_NAME: &str = "limit";
 
 /// The setting of a measurement: the load that is sent, and the programs that capture it.
@@ -67,13 +67,13 @@ const SETTINGS: [ReadersSetting; 3] = [
 enum Observers {
     NoObserver,
     Tcpdumps,
-    Requests(RequestStart),
+    Requests(DaemonUse),
 }
 
 const CANDIDATES: [(&str, Observers); 3] = [
     (TCPDUMP, Observers::Tcpdumps),
-    (ALONE_NAME, Observers::Requests(RequestStart::WithoutDaemon)),
-    (DAEMON_NAME, Observers::Requests(RequestStart::WithDaemon)),
+    (WITHOUT_DAEMON_NAME, Observers::Requests(DaemonUse::WithoutDaemon)),
+    (WITH_DAEMON_NAME, Observers::Requests(DaemonUse::WithDaemon)),
 ];
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
@@ -85,7 +85,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let mut all = Vec::new();
     for setting in SETTINGS.into_iter().filter(|setting| is_row_selected(setting.name)) {
         let mut floods =
-            FloodPair::to_ports(&[WANTED_PORT], FRAME_LENGTH, ReceivingHost::Receives)?;
+            FloodPair::with_ports(&[WANTED_PORT], FRAME_LENGTH, ReceivingHost::Receives)?;
         floods.set_rate(setting.rate);
         all.extend(ReadersBench { floods, folder: &folder, setting }.measure_rows(options.rounds)?);
     }
@@ -172,14 +172,16 @@ fn result_rows(setting: ReadersSetting, taken: &ObserverSamples<Observers>) -> V
         let mut rates = values(&|sample| 1e6 / sample.sending);
         // Sending itself varies between samples, so the reference is from the same samples.
         let alone =
-            taken.values(Observers::Requests(RequestStart::WithDaemon), |one| 1e6 / one.unobserved);
+            taken.values(Observers::Requests(DaemonUse::WithDaemon), |one| 1e6 / one.unobserved);
         rates.insert(0, Samples { name: NO_OBSERVER_NAME, values: alone });
-        let reached = [goal(DAEMON_NAME, NO_OBSERVER_NAME, 0.9)];
+        let reached = [goal(WITH_DAEMON_NAME, NO_OBSERVER_NAME, 0.9)];
         all.extend(made("kframes/s", BetterDirection::More, &rates, &reached));
     }
     let cost: &[Goal] = match (ten, setting.rate) {
-        (true, None) => &[goal(DAEMON_NAME, TCPDUMP, 2.5)],
-        (false, _) => &[goal(ALONE_NAME, TCPDUMP, 1.0), goal(DAEMON_NAME, TCPDUMP, 1.0)],
+        (true, None) => &[goal(WITH_DAEMON_NAME, TCPDUMP, 2.5)],
+        (false, _) => {
+            &[goal(WITHOUT_DAEMON_NAME, TCPDUMP, 1.0), goal(WITH_DAEMON_NAME, TCPDUMP, 1.0)]
+        }
         _ => &[],
     };
     all.extend(made(
@@ -191,7 +193,7 @@ fn result_rows(setting: ReadersSetting, taken: &ObserverSamples<Observers>) -> V
     let processes = values(&|sample| sample.processes);
     all.extend(made("ns in programs/frame", BetterDirection::Less, &processes, &[]));
     if ten && setting.rate.is_some() {
-        let daemon_samples = processes.iter().find(|samples| samples.name == DAEMON_NAME);
+        let daemon_samples = processes.iter().find(|samples| samples.name == WITH_DAEMON_NAME);
         all.extend(daemon_samples.and_then(|daemon_samples| {
             let unit = "ns in programs/frame";
             let mut row =
@@ -227,8 +229,8 @@ mod tests {
         let all = [
             (Observers::NoObserver, sample(2000.0, 0)),
             (Observers::Tcpdumps, sample(5000.0, 3000)),
-            (Observers::Requests(RequestStart::WithoutDaemon), sample(4000.0, 1500)),
-            (Observers::Requests(RequestStart::WithDaemon), sample(2500.0, 1000)),
+            (Observers::Requests(DaemonUse::WithoutDaemon), sample(4000.0, 1500)),
+            (Observers::Requests(DaemonUse::WithDaemon), sample(2500.0, 1000)),
         ];
         let all = all.map(|(who, sample)| (who, vec![sample; 3])).to_vec();
         let taken = ObserverSamples { all, sentinel_ns: 0.0 };
@@ -236,15 +238,15 @@ mod tests {
             let rows = result_rows(setting, &taken).into_iter().filter(|row| row.goal.is_some());
             rows.map(|row| (row.candidate, row.reference, row.ratio, row.target)).collect()
         };
-        assert_eq!(goals(SETTINGS[0]), [(DAEMON_NAME, LIMIT_NAME, 1.5, Some(1.0))]);
+        assert_eq!(goals(SETTINGS[0]), [(WITH_DAEMON_NAME, LIMIT_NAME, 1.5, Some(1.0))]);
         let full = [
-            (DAEMON_NAME, NO_OBSERVER_NAME, 0.8, Some(0.9)),
-            (DAEMON_NAME, TCPDUMP, 4.0, Some(2.5)),
+            (WITH_DAEMON_NAME, NO_OBSERVER_NAME, 0.8, Some(0.9)),
+            (WITH_DAEMON_NAME, TCPDUMP, 4.0, Some(2.5)),
         ];
         assert_eq!(goals(SETTINGS[1]), full);
         let one = [
-            (ALONE_NAME, TCPDUMP, 6000.0 / 3500.0, Some(1.0)),
-            (DAEMON_NAME, TCPDUMP, 4.0, Some(1.0)),
+            (WITHOUT_DAEMON_NAME, TCPDUMP, 6000.0 / 3500.0, Some(1.0)),
+            (WITH_DAEMON_NAME, TCPDUMP, 4.0, Some(1.0)),
         ];
         assert_eq!(goals(SETTINGS[2]), one);
     }

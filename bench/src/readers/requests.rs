@@ -12,7 +12,7 @@ use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 
 /// The setup in which requests run: with or without a daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum RequestStart {
+pub(super) enum DaemonUse {
     /// The requests run without a daemon. Each loads its own kernel program.
     WithoutDaemon,
     /// The requests run with a daemon, which loads one kernel program for all.
@@ -34,13 +34,13 @@ impl RunningRequests {
         space: &Namespace,
         folder: &Path,
         files: &[String],
-        start: RequestStart,
+        start: DaemonUse,
     ) -> Result<Self, String> {
         let program = streamline_path().ok_or("there is nothing to measure")?;
         let (daemon, requests) = (Children::default(), Children::default());
         let folder = folder.to_owned();
         let mut all = Self { folder, program, daemon, requests, count: files.len() };
-        if start == RequestStart::WithDaemon {
+        if start == DaemonUse::WithDaemon {
             let mut command = all.command("daemon");
             command.args(["daemon", "--socket"]).arg(all.state_directory());
             all.daemon.add(start_on_second_processor(space, &mut command)?);
@@ -56,10 +56,10 @@ impl RunningRequests {
             all.requests.add(start_on_second_processor(space, &mut command)?);
         }
         match start {
-            RequestStart::WithoutDaemon => all.wait_for("all have a program", |all| {
+            DaemonUse::WithoutDaemon => all.wait_for("all have a program", |all| {
                 count_ingress_programs(space).is_ok_and(|count| count == all.count)
             })?,
-            RequestStart::WithDaemon => all.wait_for("all are in the program", |all| {
+            DaemonUse::WithDaemon => all.wait_for("all are in the program", |all| {
                 all.list_paths().is_ok_and(|listed| has_one_shared_program(&listed, all.count))
             })?,
         }

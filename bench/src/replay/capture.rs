@@ -12,17 +12,17 @@ use std::fs::File;
 use std::io::{BufWriter, Result, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
-use testkit::{Frame, Random, Segment};
+use testkit::{Frame, Random, TcpHeader};
 use wire::capture::write;
 
 /// Number of connections that are open at any time in a generated capture.
 const OPEN_CONNECTIONS: usize = 2_000;
 /// Maximum data of a segment in bytes: Ethernet's 1500 less the headers of IPv6 and TCP.
-const SEGMENT_MAX: usize = 1_440;
+const SEGMENT_LENGTH_MAX: usize = 1_440;
 /// One in this many frames is omitted from the capture, as if it had been lost.
-const LOST_ONE_IN: u64 = 1_000;
+const FRAMES_PER_LOST_FRAME: u64 = 1_000;
 /// One in this many segments is swapped with its successor.
-const SWAPPED_ONE_IN: u64 = 100;
+const SEGMENTS_PER_SWAPPED_SEGMENT: u64 = 100;
 
 const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
@@ -46,7 +46,8 @@ pub(super) fn write_mixed_capture(path: &Path, size: u64) -> Result<u64> {
             open.swap_remove(index);
             continue;
         }
-        let overtaken = connection.waiting.len() > 1 && tap.random.one_in(SWAPPED_ONE_IN);
+        let overtaken =
+            connection.waiting.len() > 1 && tap.random.one_in(SEGMENTS_PER_SWAPPED_SEGMENT);
         if overtaken {
             connection.waiting.swap(0, 1);
         }
@@ -110,7 +111,7 @@ struct CaptureWriter {
 impl CaptureWriter {
     fn new(path: &Path, seed: u64) -> Result<Self> {
         let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
-        let header = write::file_header(wire::LinkType::ETHERNET);
+        let header = write::encode_file_header(wire::LinkType::ETHERNET);
         file.write_all(&header)?;
         let now_ns = 1_767_225_600_000_000_000;
         Ok(Self { file, random: Random::new(seed), written: header.len() as u64, now_ns })
@@ -118,7 +119,7 @@ impl CaptureWriter {
 
     /// Writes a frame, or drops it with a small probability.
     fn write_or_drop(&mut self, frame: &[u8]) -> Result<()> {
-        if self.random.one_in(LOST_ONE_IN) { Ok(()) } else { self.write_frame(frame) }
+        if self.random.one_in(FRAMES_PER_LOST_FRAME) { Ok(()) } else { self.write_frame(frame) }
     }
 
     fn write_frame(&mut self, frame: &[u8]) -> Result<()> {
@@ -221,8 +222,8 @@ impl Connection {
 
     /// Sends data in segments. The peer acknowledges each second segment, and the last one.
     fn send_data(&mut self, backward: bool, data: &[u8]) {
-        let segments = data.chunks(SEGMENT_MAX).count();
-        for (index, segment) in data.chunks(SEGMENT_MAX).enumerate() {
+        let segments = data.chunks(SEGMENT_LENGTH_MAX).count();
+        for (index, segment) in data.chunks(SEGMENT_LENGTH_MAX).enumerate() {
             let last = index + 1 == segments;
             self.push_frame(backward, if last { PSH | ACK } else { ACK }, segment);
             if last || index % 2 == 1 {
@@ -233,7 +234,7 @@ impl Connection {
 
     fn push_frame(&mut self, backward: bool, flags: u8, data: &[u8]) {
         let (mine, theirs) = (usize::from(backward), usize::from(!backward));
-        let segment = Segment {
+        let segment = TcpHeader {
             source: self.ports[mine],
             target: self.ports[theirs],
             sequence: self.sequence[mine],

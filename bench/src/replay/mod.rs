@@ -13,7 +13,7 @@ mod programs;
 pub(crate) use capture::count_requests as requests_in;
 pub(crate) use programs::{SURICATA_LOG, count_occurrences, find_program};
 
-use crate::harness::{Candidate, Goal, interleave};
+use crate::harness::{Candidate, Goal, measure_interleaved_rows};
 use crate::options::Options;
 use crate::row::Row;
 use crate::temp_directory::TempDirectory;
@@ -36,7 +36,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let programs = programs::installed_programs(&folder.0)?;
     let mut rows = measure_memory(&programs, &folder.0, options.size)?;
     let file = folder.0.join("mixed.pcap");
-    let length = generate_capture("mixed", &file, options.size)?;
+    let length = write_capture_in_child("mixed", &file, options.size)?;
     rows.extend(measure_throughput(&programs, &file, length, options)?);
     rows.extend(compare_request_counts(&programs, &file, &folder.0, length)?);
     Ok(rows)
@@ -56,7 +56,7 @@ pub(crate) fn write_capture(kind: &str, file: &Path, size: &str) -> Result<(), S
 
 /// Writes a capture in a child process, and waits for the process. Returns the capture's size in
 /// bytes.
-pub(crate) fn generate_capture(kind: &str, file: &Path, size: u64) -> Result<u64, String> {
+pub(crate) fn write_capture_in_child(kind: &str, file: &Path, size: u64) -> Result<u64, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?;
     let mut command = Command::new(own);
     command.arg("--capture").arg(kind).arg(file).arg(size.to_string());
@@ -87,7 +87,13 @@ fn measure_throughput<'p>(
         [goal("tshark", 80.0), goal("tcpflow", 15.0), goal("suricata", 10.0), goal("tcpdump", 1.0)];
     let goals = if length >= GOAL_CAPTURE_SIZE { &goals[..] } else { &[] };
     let row = format!("{} MB of HTTP", length / 1_000_000);
-    interleave(("replay", &row, f64::NAN), "MB/CPU s", options.rounds, candidates, goals)
+    measure_interleaved_rows(
+        ("replay", &row, f64::NAN),
+        "MB/CPU s",
+        options.rounds,
+        candidates,
+        goals,
+    )
 }
 
 /// Compares the numbers of requests that the programs find. Our program must find at least as many
@@ -101,7 +107,7 @@ fn compare_request_counts(
     let mut found =
         vec![("capture", capture::count_requests(file).map_err(|why| why.to_string())? as f64)];
     for program in programs {
-        if let Some(requests) = program.requests(file, folder)? {
+        if let Some(requests) = program.count_requests(file, folder)? {
             found.push((program.name, requests as f64));
         }
     }
@@ -126,7 +132,7 @@ fn measure_memory(
     // Scales the number of connections with the size of the run.
     let connections = (OPEN_CONNECTIONS * size.min(GOAL_CAPTURE_SIZE) / GOAL_CAPTURE_SIZE).max(1);
     let file = folder.join("open.pcap");
-    generate_capture("open", &file, connections)?;
+    write_capture_in_child("open", &file, connections)?;
     let mut rows = Vec::new();
     for program in programs {
         let peak = program.measure_usage(&file, folder)?.resident_bytes as f64;

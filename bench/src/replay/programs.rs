@@ -114,7 +114,11 @@ impl ReplayProgram {
     }
 
     /// Returns the number of requests found, or `None` if the program does not look for requests.
-    pub(super) fn requests(&self, capture: &Path, folder: &Path) -> Result<Option<u64>, String> {
+    pub(super) fn count_requests(
+        &self,
+        capture: &Path,
+        folder: &Path,
+    ) -> Result<Option<u64>, String> {
         if self.name == OUR_NAME {
             return self.count_with_streamline(capture).map(Some);
         }

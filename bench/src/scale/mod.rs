@@ -9,9 +9,9 @@
 //! The module `user` measures the same goal for the interfaces of users: streams from C, and
 //! requests.
 
+mod c_streams_and_requests;
 pub(crate) mod rounds;
 mod scale_reader;
-mod user;
 
 pub(crate) use scale_reader::serve;
 
@@ -45,18 +45,18 @@ const BLOCK_SIZE: usize = 2048;
 const MEASUREMENT_NS_MIN: u64 = 60_000_000;
 /// Limit on the data that is written while the size of a self-scaling ring settles, as a multiple
 /// of the size of the largest ring.
-const SETTLING_RINGS_MAX: usize = 40;
+const SETTLING_LAPS_MAX: usize = 40;
 
 /// The setting of a measurement: one thread, two processes on one processor, or two processes on
 /// two processors.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Processors {
+enum ProcessorSetting {
     Thread,
     OneCore,
     TwoCores,
 }
 
-impl Processors {
+impl ProcessorSetting {
     const fn name(self) -> &'static str {
         match self {
             Self::Thread => "one thread",
@@ -87,18 +87,23 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let machine = sys::machine::Machine::detect();
     sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
-    let settings = [Processors::Thread, Processors::OneCore, Processors::TwoCores];
+    let settings =
+        [ProcessorSetting::Thread, ProcessorSetting::OneCore, ProcessorSetting::TwoCores];
     for setting in settings.into_iter().filter(|setting| is_row_selected(setting.name())) {
-        if setting == Processors::TwoCores && machine.processor_count < 2 {
+        if setting == ProcessorSetting::TwoCores && machine.processor_count < 2 {
             eprintln!("left out: two cores, this machine has one");
             continue;
         }
         rows.extend(measure_ring_setting(setting, &machine.cache_sizes, options.rounds)?);
-        if setting != Processors::Thread {
-            rows.extend(user::measure_c_streams(setting, &machine.cache_sizes, options)?);
+        if setting != ProcessorSetting::Thread {
+            rows.extend(c_streams_and_requests::measure_c_streams(
+                setting,
+                &machine.cache_sizes,
+                options,
+            )?);
             let all: Vec<usize> = (0..setting.count()).collect();
             sys::process::pin_to_processors(&all).map_err(|why| why.to_string())?;
-            rows.extend(user::measure_requests(setting.name(), options)?);
+            rows.extend(c_streams_and_requests::measure_requests(setting.name(), options)?);
             sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
         }
     }
@@ -113,16 +118,16 @@ struct RingSamples {
 }
 
 fn measure_ring_setting(
-    setting: Processors,
+    setting: ProcessorSetting,
     caches: &[usize],
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
     let mut fixed = RING_SIZES
         .iter()
-        .map(|size| StreamPair::new(setting, *size, None, BLOCK_SIZE))
+        .map(|size| MeasuredStream::new(setting, *size, None, BLOCK_SIZE))
         .collect::<Result<Vec<_>, _>>()?;
     let scaling = Some(ScalingParameters::for_reallocation(caches));
-    let mut scaled = StreamPair::new(setting, LARGEST_RING_SIZE, scaling, BLOCK_SIZE)?;
+    let mut scaled = MeasuredStream::new(setting, LARGEST_RING_SIZE, scaling, BLOCK_SIZE)?;
     scaled.write_until_size_settles()?;
     let mut samples: Vec<RingSamples> = fixed.iter().map(|_| RingSamples::default()).collect();
     let (mut own, mut sentinels) = (RingSamples::default(), Vec::new());
@@ -147,7 +152,7 @@ fn measure_ring_setting(
 /// Returns the result rows of a setting: the rate and the context switches for each ring size, and
 /// the goals.
 fn result_rows(
-    setting: Processors,
+    setting: ProcessorSetting,
     fixed: &[RingSamples],
     own: &RingSamples,
     found: usize,
@@ -200,7 +205,7 @@ fn result_rows(
 }
 
 /// A stream under measurement, and its reader in this or in another process.
-struct StreamPair {
+struct MeasuredStream {
     output: Output,
     reader: ScaleReader,
     block: Vec<u8>,
@@ -212,9 +217,9 @@ enum ScaleReader {
     ChildProcess(BenchChild),
 }
 
-impl StreamPair {
+impl MeasuredStream {
     fn new(
-        setting: Processors,
+        setting: ProcessorSetting,
         size: usize,
         scaling: Option<ScalingParameters>,
         block: usize,
@@ -223,28 +228,28 @@ impl StreamPair {
         let config = Config { scaling, ..Config::new(id).capacity(size) };
         let (mut output, mut offers) = stream(&config).map_err(|why| why.to_string())?;
         let offer = offers.pop().ok_or("no reader")?;
-        if setting != Processors::TwoCores {
-            output.spin(0);
+        if setting != ProcessorSetting::TwoCores {
+            output.set_spin_limit(0);
         }
         let reader = match setting {
-            Processors::Thread => {
+            ProcessorSetting::Thread => {
                 let input = offer.open().map_err(|why| why.to_string())?;
                 ScaleReader::ThisProcess(Box::new(input), vec![0; block])
             }
-            Processors::OneCore => {
+            ProcessorSetting::OneCore => {
                 ScaleReader::ChildProcess(scale_reader::start(0, &offer, block)?)
             }
-            Processors::TwoCores => {
+            ProcessorSetting::TwoCores => {
                 ScaleReader::ChildProcess(scale_reader::start(1, &offer, block)?)
             }
         };
         Ok(Self { output, reader, block: vec![7; block], blocks: 1024 })
     }
 
-    /// Writes until the ring's size has settled or [`SETTLING_RINGS_MAX`] is reached.
+    /// Writes until the ring's size has settled or [`SETTLING_LAPS_MAX`] is reached.
     fn write_until_size_settles(&mut self) -> Result<(), String> {
         let (mut before, mut same) = (0, 0);
-        for _ in 0..SETTLING_RINGS_MAX {
+        for _ in 0..SETTLING_LAPS_MAX {
             self.transfer((LARGEST_RING_SIZE / self.block.len()) as u64)?;
             same = if self.output.capacity() == before { same + 1 } else { 0 };
             if same == 4 {

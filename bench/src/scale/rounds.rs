@@ -4,7 +4,7 @@
 //! a fixed size. Two rings halve their size while they are nearly empty, one by reallocation, the
 //! other in place. Rows are the rate in each round; the ring sizes are printed on standard error.
 
-use crate::harness::{Candidate, interleave};
+use crate::harness::{Candidate, measure_interleaved_rows};
 use crate::options::Options;
 use crate::row::Row;
 use buffer::scale::ScalingParameters;
@@ -14,7 +14,7 @@ use std::cell::RefCell;
 /// Initial size of every ring in bytes.
 const INITIAL_SIZE: usize = 16 << 20;
 /// Number of passes round the ring that are measured.
-const ROUNDS: usize = 14;
+const ROUND_COUNT: usize = 14;
 /// Size in bytes of the blocks that are written.
 const BLOCK_SIZE: usize = 1024;
 
@@ -29,7 +29,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let caches = sys::machine::Machine::detect().cache_sizes;
     sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
-    for round in 0..ROUNDS {
+    for round in 0..ROUND_COUNT {
         // Each sample runs a new ring up to this round.
         let sizes = RefCell::new([0; 3]);
         let candidate = |name, kind: RingKind| {
@@ -51,7 +51,13 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         let name = format!("round {round}");
         #[expect(clippy::cast_precision_loss, reason = "a few rounds")]
         let x = round as f64;
-        rows.extend(interleave(("rounds", &name, x), "GB/s", options.rounds, candidates, &[])?);
+        rows.extend(measure_interleaved_rows(
+            ("rounds", &name, x),
+            "GB/s",
+            options.rounds,
+            candidates,
+            &[],
+        )?);
         let [_, moved, cut] = *sizes.borrow();
         eprintln!("round {round}: reallocation {} KB, deck-cut {} KB", moved >> 10, cut >> 10);
     }
@@ -75,14 +81,14 @@ fn measure_round(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64,
             config.scaling(shrinking_bounds(ScalingParameters::for_reallocation(caches)))
         }
         RingKind::Cut => config
-            .cut(INITIAL_SIZE)
-            .scaling(shrinking_bounds(ScalingParameters::for_deck_cut(caches))),
+            .in_place_capacity_max(INITIAL_SIZE)
+            .scaling(shrinking_bounds(ScalingParameters::for_in_place_resizing(caches))),
     };
     let (mut output, mut offers) = stream(&config).map_err(|why| why.to_string())?;
     let offer = offers.pop().ok_or("no reader")?;
     let opened = offer.open_trusting();
     let mut input = opened.map_err(|why| why.to_string())?;
-    output.spin(0);
+    output.set_spin_limit(0);
     let (block, mut out) = (vec![7; BLOCK_SIZE], vec![0; BLOCK_SIZE]);
     let (mut begin, mut blocks) = (0, 0u64);
     loop {

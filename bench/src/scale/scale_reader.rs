@@ -18,7 +18,7 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let offer = Offer::from_descriptors(descriptors).map_err(|why| why.to_string())?;
     let mut input = offer.open().map_err(|why| why.to_string())?;
     if processor == 0 {
-        input.spin(0);
+        input.set_spin_limit(0);
     }
     let mut out = vec![0; block];
     parent.serve_requests(|left| {

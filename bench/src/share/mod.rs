@@ -19,7 +19,7 @@ mod users;
 
 pub(crate) use users::parse_ledger;
 
-use crate::flood::{FloodPair, OTHER_PORT, ReceivingHost, WANTED_PORT};
+use crate::flood::{FloodPair, ReceivingHost, UNWANTED_PORT, WANTED_PORT};
 use crate::harness::{BetterDirection, Samples, is_row_selected, rows_of_samples};
 use crate::observation_cost::{ObserverSample, ObserverSamples};
 use crate::options::Options;
@@ -34,13 +34,13 @@ const USER_COUNTS: [(u16, &str); 4] =
     [(1, "1 user"), (2, "2 users"), (5, "5 users"), (10, "10 users")];
 const USER_COUNT_MAX: u16 = 10;
 /// Number of frames sent in one sample, that is, in one measurement of one set of observers.
-const FRAMES: usize = 200_000;
+const FRAMES_PER_SAMPLE: usize = 200_000;
 /// Number of frames sent before a sample, for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
 /// One in this many frames of the flood goes to a given user.
-const USER_FRAME_ONE_IN: usize = 20;
+const USER_FRAME_INTERVAL: usize = 20;
 /// Number of frames sent for each user, including the frames for warm-up.
-const FRAMES_PER_USER: u64 = ((WARM_UP_FRAMES + FRAMES) / USER_FRAME_ONE_IN) as u64;
+const FRAMES_PER_USER: u64 = ((WARM_UP_FRAMES + FRAMES_PER_SAMPLE) / USER_FRAME_INTERVAL) as u64;
 /// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 64;
 /// Size of the packet ring of each tcpdump, in MB.
@@ -68,9 +68,10 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         return Ok(prefixes);
     }
     let folder = TempDirectory::new("share").map_err(|why| why.to_string())?;
-    let others = std::iter::repeat_n(OTHER_PORT, USER_FRAME_ONE_IN - usize::from(USER_COUNT_MAX));
+    let others =
+        std::iter::repeat_n(UNWANTED_PORT, USER_FRAME_INTERVAL - usize::from(USER_COUNT_MAX));
     let ports: Vec<u16> = (0..USER_COUNT_MAX).map(port_of_user).chain(others).collect();
-    let floods = FloodPair::to_ports(&ports, FRAME_LENGTH, ReceivingHost::Ignores)?;
+    let floods = FloodPair::with_ports(&ports, FRAME_LENGTH, ReceivingHost::Ignores)?;
     let daemon = SharedDaemon::start(&floods.observed.pair.server, &folder.0, USER_COUNT_MAX)?;
     let mut bench = ShareBench { floods, folder: &folder, daemon };
     let mut all = vec![ShareObservers::NoObserver];
@@ -106,7 +107,7 @@ impl ShareBench<'_> {
     fn measure_with(&mut self, observers: ShareObservers) -> Result<ObserverSample, String> {
         match observers {
             ShareObservers::NoObserver => {
-                ObserverSample::measure(&mut self.floods, &[], (WARM_UP_FRAMES, FRAMES))
+                ObserverSample::measure(&mut self.floods, &[], (WARM_UP_FRAMES, FRAMES_PER_SAMPLE))
             }
             ShareObservers::Users(count) => self.measure_users(count, ""),
             ShareObservers::OneThread(count) => self.measure_users(count, "@thread0"),
@@ -118,8 +119,11 @@ impl ShareBench<'_> {
     fn measure_users(&mut self, count: u16, pin: &str) -> Result<ObserverSample, String> {
         let users = self.daemon.start_users(&self.floods.observed.pair.server, count, pin)?;
         let processes = [self.daemon.process_ids(), users.process_ids()].concat();
-        let sample =
-            ObserverSample::measure(&mut self.floods, &processes, (WARM_UP_FRAMES, FRAMES))?;
+        let sample = ObserverSample::measure(
+            &mut self.floods,
+            &processes,
+            (WARM_UP_FRAMES, FRAMES_PER_SAMPLE),
+        )?;
         // The program must still be the only one, and run all requests.
         self.daemon.check_shared_program(count)?;
         let observed = users.stop(&self.daemon)?;
@@ -135,7 +139,7 @@ impl ShareBench<'_> {
         let sample = ObserverSample::measure(
             &mut self.floods,
             &tcpdumps.process_ids(),
-            (WARM_UP_FRAMES, FRAMES),
+            (WARM_UP_FRAMES, FRAMES_PER_SAMPLE),
         )?;
         let reports = tcpdumps.stop(&self.folder.0)?;
         let observed = reports.iter().map(|report| FrameCounts {

@@ -11,7 +11,7 @@
 //! receive the same blocks as when the request runs alone.
 
 use crate::harness::{BetterDirection, Goal, Samples, is_row_selected, rows_of_samples};
-use crate::live::load::{FrameLoad, Rate};
+use crate::live::frame_load::{FrameLoad, Rate};
 use crate::options::Options;
 use crate::processes::{
     Children, read_text, start_on_second_processor, streamline_path, wait_until_idle,
@@ -27,7 +27,7 @@ use std::time::Duration;
 use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE, wait_until};
 
 /// Name of this module's row in the results.
-const ROW: &str = "10 tails of one user";
+const ROW_NAME: &str = "10 tails of one user";
 /// The tails of the requests, each of which follows the prefix.
 const REQUEST_TAILS: [&str; 10] = [
     "|request json",
@@ -44,10 +44,10 @@ const REQUEST_TAILS: [&str; 10] = [
 /// The tail that only discards blocks. A request with this tail shows the cost of the prefix.
 const DISCARD_TAIL: &str = "| discard";
 /// Rate at which the frames of the capture are sent, in frames per second.
-const RATE: f64 = 50_000.0;
+const FRAMES_PER_SECOND: f64 = 50_000.0;
 /// Divisor of [`Options::size`] that yields the size of this bench's capture, which is smaller than
 /// those of other benches.
-const SIZE_DIVISOR: u64 = 5;
+const CAPTURE_SIZE_DIVISOR: u64 = 5;
 /// Ring size of the source `rx` of each request, in MB.
 const RING_MB: u32 = 16;
 
@@ -61,14 +61,18 @@ const SEPARATE_RUNS_NAME: &str = "apart";
 const SHARED_NAME: &str = "shared";
 
 pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
-    if !is_row_selected(ROW) {
+    if !is_row_selected(ROW_NAME) {
         return Ok(Vec::new());
     }
     let cable = DevicePairSettings { addresses: false, ..DevicePairSettings::default() };
     let pair = NamespacePair::new(cable).ok_or("needs root and `ip`: it makes two namespaces")?;
     let folder = TempDirectory::new("prefix").map_err(|why| why.to_string())?;
     let file = folder.0.join("mixed.pcap");
-    crate::replay::generate_capture("mixed", &file, (options.size / SIZE_DIVISOR).max(1))?;
+    crate::replay::write_capture_in_child(
+        "mixed",
+        &file,
+        (options.size / CAPTURE_SIZE_DIVISOR).max(1),
+    )?;
     let load = FrameLoad::read(&file).map_err(|why| why.to_string())?;
     let bench = PrefixBench { pair, load, folder, program: streamline_path().ok_or("no program")? };
     let mut samples = [PREFIX_ONCE_NAME, SHARED_NAME, SEPARATE_RUNS_NAME]
@@ -85,7 +89,7 @@ pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         }
     }
     let sentinel_ns = crate::harness::median(&sentinels);
-    let subject = ("share", ROW, 10.0);
+    let subject = ("share", ROW_NAME, 10.0);
     let unit = ("ns CPU/frame", BetterDirection::Less);
     let goal = Goal {
         candidate: SHARED_NAME,
@@ -172,18 +176,21 @@ impl PrefixBench {
                         .is_some_and(|listed| running_request_count(&listed) > number)
             });
             if ended.is_some() {
-                return Err(format!("{request}: {}", self.read(&format!("request{number}.err"))));
+                return Err(format!(
+                    "{request}: {}",
+                    self.read_run_file(&format!("request{number}.err"))
+                ));
             }
         }
         let listed = self.list_paths().unwrap_or_default();
         let processes = [children.process_ids(), prefix_process_ids(&listed)].concat();
         let before = wait_until_idle(&processes);
-        let sent = self.load.send(&self.pair, Rate::PerSecond(RATE), usize::MAX)?;
+        let sent = self.load.send(&self.pair, Rate::PerSecond(FRAMES_PER_SECOND), usize::MAX)?;
         sys::poll::wait_until_readable(&[], Some(SETTLING_TIME));
         let used = wait_until_idle(&processes).saturating_sub(before);
         children.interrupt_and_wait("a request")?;
-        let taken =
-            (0..tails.len()).map(|n| parse_received_blocks(&self.read(&format!("report{n}"))));
+        let taken = (0..tails.len())
+            .map(|n| parse_received_blocks(&self.read_run_file(&format!("report{n}"))));
         Ok(PrefixRun {
             cost: used as f64 / sent.frames as f64,
             taken: taken.collect::<Result<_, _>>()?,
@@ -205,7 +212,7 @@ impl PrefixBench {
         command
     }
 
-    fn read(&self, file: &str) -> String {
+    fn read_run_file(&self, file: &str) -> String {
         read_text(&self.folder.0.join("run").join(file))
     }
 
@@ -216,7 +223,7 @@ impl PrefixBench {
     }
 }
 
-fn paths(listed: &Value) -> impl Iterator<Item = (&str, u32)> {
+fn listed_paths(listed: &Value) -> impl Iterator<Item = (&str, u32)> {
     let all = listed["paths"].as_array().into_iter().flatten();
     all.filter_map(|path| {
         Some((path["line"].as_str()?, u32::try_from(path["process"].as_u64()?).ok()?))
@@ -225,7 +232,7 @@ fn paths(listed: &Value) -> impl Iterator<Item = (&str, u32)> {
 
 /// Returns the ids of the processes that run the prefix for several requests.
 fn prefix_process_ids(listed: &Value) -> Vec<u32> {
-    paths(listed)
+    listed_paths(listed)
         .filter(|(line, _)| line.contains("share \""))
         .map(|(_, process)| process)
         .collect()
@@ -234,7 +241,7 @@ fn prefix_process_ids(listed: &Value) -> Vec<u32> {
 /// Returns the number of running requests in the listing. The processes that run the prefix do not
 /// count.
 fn running_request_count(listed: &Value) -> usize {
-    paths(listed).filter(|(line, _)| !line.contains("share \"")).count()
+    listed_paths(listed).filter(|(line, _)| !line.contains("share \"")).count()
 }
 
 /// Reads, from a report, the number of blocks that the last filter or sink received. Fails if

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn program() -> Value {
+    fn listed_program() -> Value {
         let step = |name| json!({ "name": name, "lines": 2 });
         json!({
             "lines": [{ "uid": FIRST_UID + 1 }, { "uid": FIRST_UID }],
@@ -247,18 +247,21 @@ mod tests {
     fn one_program_serves_all_users_with_common_filters_once() {
         let checked =
             |programs: Vec<Value>| check_one_shared_program(&json!({ "kernel": programs }), 2);
-        assert_eq!(checked(vec![program()]), Ok(()));
+        assert_eq!(checked(vec![listed_program()]), Ok(()));
         assert_eq!(checked(vec![]).unwrap_err(), "there are 0 programs for 2 users");
-        assert_eq!(checked(vec![program(); 2]).unwrap_err(), "there are 2 programs for 2 users");
-        let mut other = program();
+        assert_eq!(
+            checked(vec![listed_program(); 2]).unwrap_err(),
+            "there are 2 programs for 2 users"
+        );
+        let mut other = listed_program();
         other["lines"][0]["uid"] = json!(0);
         assert!(
             checked(vec![other]).unwrap_err().starts_with("lines of the program are of [0, 4130")
         );
-        let mut other = program();
+        let mut other = listed_program();
         other["rings"] = json!([]);
         assert!(checked(vec![other]).unwrap_err().starts_with("rings of the program are of []"));
-        let mut other = program();
+        let mut other = listed_program();
         other["steps"][1] = json!({ "name": "udp", "lines": 1 });
         let why = "`udp` does not run once for 2 users: [Some(1)]";
         assert_eq!(checked(vec![other]).unwrap_err(), why);

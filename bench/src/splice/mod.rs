@@ -17,7 +17,7 @@ mod setup;
 
 pub(crate) use pointers::serve;
 
-use crate::harness::{Candidate, Goal, interleave};
+use crate::harness::{Candidate, Goal, measure_interleaved_rows};
 use crate::options::Options;
 use crate::peers::CompiledPeer;
 use crate::pipe::RunningRing;
@@ -97,7 +97,7 @@ fn measure_block_size(
     let name = format!("{} KB dbuf, {block} B", dbuf >> 10);
     #[expect(clippy::cast_precision_loss, reason = "a size of a block")]
     let x = if dbuf == DBUF_SIZES[0] { block as f64 } else { f64::NAN };
-    interleave(("splice", &name, x), "M/s", rounds, candidates, &goals(dbuf, block))
+    measure_interleaved_rows(("splice", &name, x), "M/s", rounds, candidates, &goals(dbuf, block))
 }
 
 /// Name of the candidate that splices 64 blocks in one call.
@@ -110,7 +110,7 @@ const C_CANDIDATES: [(&str, &str); 3] = [
     ("from C: splice, 64 blocks", "splice-64"),
 ];
 /// Block size in bytes at which the C program is compared with the same transfer in Rust.
-const COMPARED_BLOCK: usize = 4096;
+const COMPARED_BLOCK_SIZE: usize = 4096;
 
 fn goals(dbuf: usize, block: usize) -> Vec<Goal> {
     let candidate = "peek + write, spliced";
@@ -128,7 +128,7 @@ fn goals(dbuf: usize, block: usize) -> Vec<Goal> {
         let in_c =
             |candidate, reference, target| Goal { candidate, reference, goal: "G6 from C", target };
         goals.push(in_c(many, copies, target));
-        if block == COMPARED_BLOCK {
+        if block == COMPARED_BLOCK_SIZE {
             goals.extend([in_c(one, "splice", 0.8), in_c(many, MANY_BLOCKS_NAME, 0.8)]);
         }
     }

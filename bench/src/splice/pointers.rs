@@ -7,7 +7,7 @@
 //! DPDK's, compared by the number of bytes transferred.
 
 use super::setup::{dbuf_id, error_text};
-use crate::harness::{Candidate, Goal, interleave};
+use crate::harness::{Candidate, Goal, measure_interleaved_rows};
 use crate::options::Options;
 use crate::peers::CompiledPeer;
 use crate::pipe::RunningRing;
@@ -19,7 +19,7 @@ use buffer::pool;
 use iolite::aggregate::AllocationPool;
 use iolite::aggregate::owner::PoolOwner;
 use iolite::aggregate::server::GrantServer;
-use iolite::indirect::{Backing, Config, Input, Offer, Output, indirect};
+use iolite::indirect::{Backing, Config, Input, Offer, Output, indirect_stream};
 use iolite::interface::{StreamReader as _, StreamWriter as _};
 use iolite::view::Space;
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,7 +36,7 @@ const RING_SIZES: [usize; 2] = [256 << 10, 4 << 20];
 const POINTER_COUNT: usize = 20_000_000;
 /// Round-trip time of a cache line in ns below which two processors count as sharing a cache
 /// (BASELINES).
-const SAME_CACHE_NS: f64 = 250.0;
+const SAME_CACHE_ROUND_TRIP_NS_MAX: f64 = 250.0;
 
 /// Source of a ring in C without checks and wakeups, whose pointers have half the size of ours. Its
 /// rate is an upper bound for the other candidates.
@@ -61,7 +61,8 @@ fn measure_ring_size(
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
     let mut sender = PointerSender::new(ring / size_of::<RichPointer>())?;
-    let target = if CacheRoundTrip::measure() < SAME_CACHE_NS { 400.0 } else { 80.0 };
+    let target =
+        if CacheRoundTrip::measure() < SAME_CACHE_ROUND_TRIP_NS_MAX { 400.0 } else { 80.0 };
     let mut candidates = vec![
         Candidate { name: "goal", measure: Box::new(move || Ok(target)) },
         Candidate { name: "pointers", measure: Box::new(move || sender.measure()) },
@@ -76,7 +77,7 @@ fn measure_ring_size(
     let goal = |reference, target| Goal { candidate: "pointers", reference, goal: "G7", target };
     let goals = [goal("goal", 1.0), goal("burst of 32 in C", 0.8)];
     let name = format!("16 B between processes, batches of 32, ring of {} KB", ring >> 10);
-    interleave(("splice", &name, f64::NAN), "M/s", rounds, candidates, &goals)
+    measure_interleaved_rows(("splice", &name, f64::NAN), "M/s", rounds, candidates, &goals)
 }
 
 struct PointerSender {
@@ -91,7 +92,7 @@ struct PointerSender {
 impl PointerSender {
     /// Creates a ring of `entries` pointers, and starts its reader.
     fn new(entries: usize) -> Result<Self, String> {
-        let grants = GrantServer::open(PoolOwner::new(8)).map_err(error_text)?;
+        let grants = GrantServer::start(PoolOwner::new(8)).map_err(error_text)?;
         let shape = pool::PoolConfig { segment: 64 << 10, segments: 4 };
         let backing = AllocationPool::new(dbuf_id(1), shape, AccessList::private(effective_ids()))
             .map_err(error_text)?;
@@ -107,14 +108,15 @@ impl PointerSender {
         let place = place.ok_or("no room for the blocks")?;
         let block = |at: usize| {
             let at = u32::try_from(at * 64).unwrap_or(0);
-            RichPointer::new(dbuf_id(3), place, Class::YES).within(at, 64)
+            RichPointer::new(dbuf_id(3), place, Class::YES).subrange(at, 64)
         };
         let config = Config { entries, ..Config::new(dbuf_id(2)) };
-        let (output, offers) = indirect(&config, Backing::new(backing)).map_err(error_text)?;
+        let (output, offers) =
+            indirect_stream(&config, Backing::new(backing)).map_err(error_text)?;
         let offer = offers.first().ok_or("no reader")?;
         let (_, grants_socket) =
-            grants.introduce(Credentials::from(effective_ids())).map_err(error_text)?;
-        let (socket, theirs) = sys::descriptor::pair().map_err(error_text)?;
+            grants.add_client(Credentials::from(effective_ids())).map_err(error_text)?;
+        let (socket, theirs) = sys::descriptor::socket_pair().map_err(error_text)?;
         let itself = std::env::current_exe().map_err(error_text)?;
         let process = Command::new(itself)
             .args(["--reader", "pointers", "1", "64"])
@@ -163,7 +165,7 @@ pub(crate) fn serve(processor: usize) -> Result<(), String> {
     let socket = std::io::stdin();
     let (_, mut fds) = sys::descriptor::receive(&socket, &mut [0; 8]).map_err(error_text)?;
     let space = Space::new();
-    space.introduce(fds.pop().ok_or("no socket")?);
+    space.add_owner(fds.pop().ok_or("no socket")?);
     let mut input =
         Offer::from_descriptors(fds).and_then(|o| Input::open(o, &space)).map_err(error_text)?;
     let mut request = [0; 8];

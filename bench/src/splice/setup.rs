@@ -7,9 +7,9 @@ use buffer::pool;
 use iolite::aggregate::owner::PoolOwner;
 use iolite::aggregate::server::GrantServer;
 use iolite::aggregate::{Aggregate, AllocationPool, FrozenData};
-use iolite::indirect::{Backing, Config, Input, Output, indirect};
+use iolite::indirect::{Backing, Config, Input, Output, indirect_stream};
 use iolite::interface::StreamWriter as _;
-use iolite::interface::{AggregateBlocks, StreamReader};
+use iolite::interface::{AggregateBlockReader, StreamReader};
 use iolite::splice::splice;
 use iolite::view::Space;
 use std::fs::File;
@@ -67,9 +67,9 @@ pub(super) fn error_text(why: impl std::fmt::Display) -> String {
 
 impl SpliceSetup {
     pub(super) fn new(dbuf: usize) -> Result<Self, String> {
-        let grants = GrantServer::open(PoolOwner::new(8)).map_err(error_text)?;
+        let grants = GrantServer::start(PoolOwner::new(8)).map_err(error_text)?;
         let bytes: Vec<u8> = (0..dbuf).map(|at| at as u8).collect();
-        let frozen = FrozenData::read(dbuf_id(1), &bytes[..], dbuf).map_err(error_text)?;
+        let frozen = FrozenData::from_reader(dbuf_id(1), &bytes[..], dbuf).map_err(error_text)?;
         let all = AccessList::private(effective_ids());
         grants.with_owner(|owner| owner.share_frozen(&frozen, all)).map_err(error_text)?;
         let mut by_pointer = StreamEnds::new(&grants, 2)?;
@@ -86,7 +86,7 @@ impl SpliceSetup {
         let copies = matches!(method, SpliceMethod::PeekCopy | SpliceMethod::ReadWrite);
         let to = if copies { by_copy } else { by_pointer };
         let file: &Aggregate = file;
-        let mut held = AggregateBlocks::new(file, block);
+        let mut held = AggregateBlockReader::new(file, block);
         let mut out = vec![0; block];
         // Number of blocks that fit into the ring and its backing memory before they are drained.
         let piece = if copies { (BACKING_SIZE / 2 / block).clamp(4, 1024) } else { 1024 };
@@ -114,7 +114,7 @@ impl SpliceSetup {
 #[inline(always)]
 fn move_block(
     method: SpliceMethod,
-    from: &mut AggregateBlocks<'_>,
+    from: &mut AggregateBlockReader<'_>,
     to: &mut Output,
     out: &mut [u8],
 ) -> Result<(), String> {
@@ -167,11 +167,12 @@ impl StreamEnds {
         grants.with_owner(|owner| owner.share(&pool)).map_err(error_text)?;
         // The ring fits into the first-level cache.
         let config = Config { entries: 1024, ..Config::new(dbuf_id(number + 1)) };
-        let (output, mut offers) = indirect(&config, Backing::new(pool)).map_err(error_text)?;
+        let (output, mut offers) =
+            indirect_stream(&config, Backing::new(pool)).map_err(error_text)?;
         let space = Space::new();
         let (_, socket) =
-            grants.introduce(Credentials::from(effective_ids())).map_err(error_text)?;
-        space.introduce(socket);
+            grants.add_client(Credentials::from(effective_ids())).map_err(error_text)?;
+        space.add_owner(socket);
         let input = Input::open(offers.remove(0), &space).map_err(error_text)?;
         Ok(Self { output, input })
     }

@@ -5,7 +5,7 @@
 //! frames at XDP: while the program is attached, the veth device segments packets that it would
 //! otherwise pass on whole.
 
-use crate::harness::{Candidate, interleave};
+use crate::harness::{Candidate, measure_interleaved_rows};
 use crate::options::Options;
 use crate::processes::{has_ingress_program, interrupt_and_wait};
 use crate::row::Row;
@@ -19,11 +19,11 @@ use sys::net::RouteSocket;
 use testkit::net::{CLIENT, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, wait_until};
 
 /// Number of bytes sent over the TCP stream in one measurement.
-const BYTES: u64 = 1 << 30;
+const TRANSFER_SIZE: u64 = 1 << 30;
 /// Number of bytes that one system call sends or receives.
 const BYTES_PER_CALL: usize = 1 << 20;
 /// The port of the TCP stream; the request does not take its frames.
-const PORT: u16 = 7;
+const TCP_PORT: u16 = 7;
 /// The request that runs during the transfer. It takes a flow other than the TCP stream.
 const REQUEST: &str = "rx server0 take \"udp port 53\" | count";
 /// Return value of an XDP program that passes the frame to the host (`XDP_PASS`).
@@ -32,26 +32,32 @@ const XDP_PASS: i32 = 2;
 pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let pair = NamespacePair::new(DevicePairSettings::default())
         .ok_or("needs root and `ip`: it creates two network namespaces")?;
-    let alone = || transfer(&pair);
+    let alone = || measure_tcp_throughput(&pair);
     let beside_tc = || {
-        let child = start(&pair)?;
-        let rate = transfer(&pair);
+        let child = start_request(&pair)?;
+        let rate = measure_tcp_throughput(&pair);
         interrupt_and_wait(child, REQUEST)?;
         rate
     };
     let beside_xdp = || {
         let _link = attach_empty_program(&pair)?;
-        transfer(&pair)
+        measure_tcp_throughput(&pair)
     };
     let candidates = vec![
         Candidate { name: "no request", measure: Box::new(alone) },
         Candidate { name: "a request takes a flow", measure: Box::new(beside_tc) },
         Candidate { name: "empty XDP program", measure: Box::new(beside_xdp) },
     ];
-    interleave(("take", "TCP beside", f64::NAN), "Gbit/s", options.rounds, candidates, &[])
+    measure_interleaved_rows(
+        ("take", "TCP beside", f64::NAN),
+        "Gbit/s",
+        options.rounds,
+        candidates,
+        &[],
+    )
 }
 
-fn start(pair: &NamespacePair) -> Result<Child, String> {
+fn start_request(pair: &NamespacePair) -> Result<Child, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name("streamline");
     let mut command = pair.server.command(own);
     command.args(["run", "--quiet", REQUEST]).stdout(Stdio::null());
@@ -68,27 +74,27 @@ fn attach_empty_program(pair: &NamespacePair) -> Result<Link, String> {
         let index = index.map_err(|why| why.to_string())?.index;
         let program =
             Program::load(ProgramKind::Xdp, "pass", &pass).map_err(|why| why.to_string())?;
-        Link::xdp(&program, index, XdpMode::Native).map_err(|why| why.to_string())
+        Link::attach_xdp(&program, index, XdpMode::Native).map_err(|why| why.to_string())
     })
 }
 
-/// Transfers [`BYTES`] over TCP. Returns the throughput in Gbit/s.
+/// Transfers [`TRANSFER_SIZE`] over TCP. Returns the throughput in Gbit/s.
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
-fn transfer(pair: &NamespacePair) -> Result<f64, String> {
+fn measure_tcp_throughput(pair: &NamespacePair) -> Result<f64, String> {
     let wrong = |why: std::io::Error| why.to_string();
     let listener = pair
         .server
-        .run_in_network_namespace(|| TcpListener::bind((SERVER, PORT)))
+        .run_in_network_namespace(|| TcpListener::bind((SERVER, TCP_PORT)))
         .map_err(wrong)?;
     let mut near = pair.client.run_in_network_namespace(|| {
-        TcpStream::connect((SERVER, PORT)).map_err(|why| format!("{CLIENT}: {why}"))
+        TcpStream::connect((SERVER, TCP_PORT)).map_err(|why| format!("{CLIENT}: {why}"))
     })?;
     let (mut far, _) = listener.accept().map_err(wrong)?;
     let begin = Instant::now();
     let received = std::thread::scope(|scope| {
         scope.spawn(move || {
             let block = vec![0x5a; BYTES_PER_CALL];
-            for _ in 0..BYTES / BYTES_PER_CALL as u64 {
+            for _ in 0..TRANSFER_SIZE / BYTES_PER_CALL as u64 {
                 if near.write_all(&block).is_err() {
                     return;
                 }
@@ -104,8 +110,8 @@ fn transfer(pair: &NamespacePair) -> Result<f64, String> {
         }
     })?;
     let took = begin.elapsed().as_secs_f64();
-    if received != BYTES {
-        return Err(format!("{received} of {BYTES} bytes arrived"));
+    if received != TRANSFER_SIZE {
+        return Err(format!("{received} of {TRANSFER_SIZE} bytes arrived"));
     }
     Ok(received as f64 * 8.0 / 1e9 / took)
 }

@@ -63,7 +63,7 @@ impl Tap {
     pub(crate) fn attach(&mut self, space: &Namespace, device: u32) -> Result<(), String> {
         let program = &self.program;
         let link = space.run_in_network_namespace(|| {
-            Link::tcx(program, device, TrafficDirection::Ingress, ChainPosition::Head, None)
+            Link::attach_tcx(program, device, TrafficDirection::Ingress, ChainPosition::Head, None)
         });
         self.link = Some(link.map_err(|why| why.to_string())?);
         Ok(())
@@ -77,7 +77,7 @@ impl Tap {
     /// Returns the number of doorbells that the tap has sent so far.
     pub(crate) fn doorbells_sent(&self) -> u64 {
         self.sum_over_processors(|cpu| {
-            self.rings.region(cpu).and_then(|r| r.scratch(NOTIFICATION_COUNTS)).unwrap_or(0)
+            self.rings.cpu_ring(cpu).and_then(|r| r.scratch_word(NOTIFICATION_COUNTS)).unwrap_or(0)
         })
     }
 
@@ -85,7 +85,7 @@ impl Tap {
     /// committed position are complete.
     pub(crate) fn committed_position_sum(&self) -> u64 {
         self.sum_over_processors(|cpu| {
-            self.rings.region(cpu).map_or(0, |region| region.committed_position())
+            self.rings.cpu_ring(cpu).map_or(0, |region| region.committed_position())
         })
     }
 

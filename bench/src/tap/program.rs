@@ -22,7 +22,7 @@ pub(super) fn load_program(
     let shape = rings.layout();
     let layout = Tap {
         cpus: shape.cpus,
-        stride: shape.stride(),
+        stride: shape.region_size(),
         pointers_at: shape.sink_pointers_offset(0),
         pointers: shape.pointers,
         records_at: shape.records_offset(),

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use sys::bpf::ring::region_offset;
-use sys::bpf::{CpuRing, FramePointer, Listener, ProgramRings, RingsLayout};
+use sys::bpf::{CpuRing, FramePointer, ProgramRings, RingBufferListener, RingsLayout};
 use sys::descriptor;
 
 /// Polling interval of a reader that is not notified.
@@ -38,7 +38,7 @@ pub(crate) struct TapReader {
 impl TapReader {
     /// Starts a reader on a processor, and waits until it is reading.
     pub(crate) fn start(tap: &Tap, processor: usize) -> Result<Self, String> {
-        let (socket, theirs) = descriptor::pair().map_err(|why| why.to_string())?;
+        let (socket, theirs) = descriptor::socket_pair().map_err(|why| why.to_string())?;
         let itself = std::env::current_exe().map_err(|why| why.to_string())?;
         let child = Command::new(itself)
             .args(["--reader", "tap", &processor.to_string(), "0"])
@@ -106,7 +106,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     // Closing the descriptor of the doorbell ends the notifications.
     let doorbell = doorbell.ok_or("a bell")?;
     let readable = [doorbell.as_fd(), socket.as_fd()];
-    let listener = Listener::new(&readable).map_err(|why| why.to_string())?;
+    let listener = RingBufferListener::new(&readable).map_err(|why| why.to_string())?;
     let mut walk = ReaderState::new(shape);
     let reply = |numbers: &[u64]| {
         descriptor::send(&socket, &encode_numbers(numbers), &[]).map_err(|why| why.to_string())
@@ -118,7 +118,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
         // Records are read only once per wakeup. Later records cause another notification, and a
         // reader that follows the writer closely would fetch the cache lines that each frame
         // modifies.
-        let found = walk.read_all(&rings);
+        let found = walk.read_available_records(&rings);
         walk.observed.doorbells += u64::from(woken && found);
         if !found && wanted.is_none() && has_request(&socket, Duration::ZERO) {
             let mut request = [0; 8];
@@ -128,7 +128,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
                 return Ok(());
             }
             wanted = Some(decode_number(&request, 0));
-            walk.read_all(&rings);
+            walk.read_available_records(&rings);
         }
         if wanted.is_some_and(|wanted| walk.observed.got + walk.observed.lost >= wanted) {
             reply(&[walk.observed.got, walk.observed.lost, walk.observed.doorbells])?;
@@ -154,16 +154,16 @@ impl ReaderState {
         Self {
             shape,
             next: vec![0; shape.cpus as usize],
-            record: vec![0; (region_offset::HEADER_SIZE + shape.record_max) as usize],
+            record: vec![0; (region_offset::RECORD_HEADER_SIZE + shape.record_max) as usize],
             observed: ReaderCounts::default(),
         }
     }
 
     /// Reads all available records of the rings. Returns true if there were any.
-    fn read_all(&mut self, rings: &ProgramRings) -> bool {
+    fn read_available_records(&mut self, rings: &ProgramRings) -> bool {
         let mut found = false;
         for cpu in 0..self.shape.cpus {
-            if let Some(region) = rings.region(cpu) {
+            if let Some(region) = rings.cpu_ring(cpu) {
                 found |= self.read_next_record(&region, cpu as usize);
             }
         }
@@ -171,9 +171,9 @@ impl ReaderState {
     }
 
     fn read_next_record(&mut self, region: &CpuRing<'_>, cpu: usize) -> bool {
-        let (begin, head) = (self.next[cpu], region.head(0));
+        let (begin, head) = (self.next[cpu], region.sink_pointer_count(0));
         let pointers = u64::from(self.shape.pointers);
-        let (mut next, mut newest, mut reserved) = (begin, head, region.reserved());
+        let (mut next, mut newest, mut reserved) = (begin, head, region.reserved_position());
         while next < head {
             let behind = newest - next;
             if behind >= pointers {
@@ -188,7 +188,7 @@ impl ReaderState {
                 *place = self.copy_record(region, number, reserved);
             }
             // The positions must be read after the copies; `reserved` begins with a fence.
-            (reserved, newest) = (region.reserved(), region.head(0));
+            (reserved, newest) = (region.reserved_position(), region.sink_pointer_count(0));
             for (number, position) in (next..end).zip(copied) {
                 let here = newest - number < pointers;
                 match position.filter(|position| here && !self.may_be_lapped(*position, reserved)) {
@@ -205,14 +205,14 @@ impl ReaderState {
     /// Copies the record with the given number. Returns its position, or `None` if the writer has
     /// lapped it.
     fn copy_record(&mut self, region: &CpuRing<'_>, number: u64, reserved: u64) -> Option<u64> {
-        let FramePointer { position, length, .. } = region.pointer(0, number)?;
+        let FramePointer { position, length, .. } = region.frame_pointer(0, number)?;
         // If lapped records were copied, the reader would never catch up.
         if self.may_be_lapped(position, reserved) {
             return None;
         }
         let length = length.min(self.shape.record_max) as usize;
-        let to = self.record.get_mut(..region_offset::HEADER_SIZE as usize + length)?;
-        let inside = region.copy(position, 0, to);
+        let to = self.record.get_mut(..region_offset::RECORD_HEADER_SIZE as usize + length)?;
+        let inside = region.copy_record_bytes(position, 0, to);
         std::hint::black_box(to);
         inside.then_some(position)
     }

@@ -17,11 +17,11 @@ use crate::temp_directory::TempDirectory;
 use testkit::net::{DevicePairSettings, NamespacePair};
 
 /// Requests per second, as in figure 13 of SL.
-const RATE: f64 = 10_000.0;
+const REQUESTS_PER_SECOND: f64 = 10_000.0;
 /// Number of requests that the client sends in one sample.
-const REQUESTS: usize = 10_000;
+const REQUEST_COUNT: usize = 10_000;
 /// Numbers of requests that arrive at once (T_b).
-const GROUPS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+const GROUP_SIZES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Times in µs for which datagrams wait in the ring (T_t), each with the value of `STREAMLINE_UDP`
 /// that sets the delay. The value for 0 µs sets no delay.
 const DELAYS_US: [(f64, &str); 7] = [
@@ -46,8 +46,9 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("batching").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
     for server in installed_servers() {
-        let load = |group| RequestLoad { rate: Some(RATE), group, count: REQUESTS };
-        let groups = GROUPS.map(|group| (group as f64, load(group), DELAYS_US[4].1));
+        let load =
+            |group| RequestLoad { rate: Some(REQUESTS_PER_SECOND), group, count: REQUEST_COUNT };
+        let groups = GROUP_SIZES.map(|group| (group as f64, load(group), DELAYS_US[4].1));
         let delays = DELAYS_US.map(|(delay, words)| (delay, load(1), words));
         for (variable, points) in [("group", groups), ("delay in µs", delays)] {
             let row = format!("{}, {variable}", server.name);

@@ -20,7 +20,7 @@
 
 pub(crate) mod batching;
 mod client;
-mod memory;
+mod memory_socket;
 mod ring_feed;
 mod servers;
 mod video;
@@ -105,10 +105,10 @@ fn measure(
     rate: Option<f64>,
 ) -> Result<UdpSample, String> {
     let running = RunningServer::start(&pair.server, &folder.0, launch, server, &[])?;
-    client::exchange(pair, (server.request, WARM_UP_REQUESTS), rate)?;
+    client::connect_and_exchange(pair, (server.request, WARM_UP_REQUESTS), rate)?;
     let count = if rate.is_none() { server.requests } else { LOW_RATE_REQUESTS };
     let before = running.processor_ns();
-    let done = client::exchange(pair, (server.request, count), rate)?;
+    let done = client::connect_and_exchange(pair, (server.request, count), rate)?;
     let used = running.processor_ns().saturating_sub(before);
     let ring_share = running.stop()?;
     let answered = done.answered.max(1) as f64;
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goal_of_named_compares_all_processor_time_of_a_query() {
+    fn named_server_goal_compares_processor_time_per_query() {
         let sample = |total_ns| UdpSample {
             rate: 1e5,
             server_ns: 1000.0,

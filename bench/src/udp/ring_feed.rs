@@ -6,8 +6,8 @@
 //! calls* has neither a socket nor a ring: requests and answers are copied in a preloaded library,
 //! so its costs are those of the program itself, which no socket can reduce.
 
-use super::memory::{MemorySocket, RingFeeder};
-use super::servers::{PORT, RunningServer, UdpLaunch, UdpServer};
+use super::memory_socket::{MemorySocket, RingFeeder};
+use super::servers::{RunningServer, SERVER_PORT, UdpLaunch, UdpServer};
 use super::{LOW_RATE, LOW_RATE_REQUESTS, UdpSample, WARM_UP_REQUESTS};
 use crate::harness::{BetterDirection, Goal, Samples, is_row_selected, median, rows_of_samples};
 use crate::options::Options;
@@ -22,14 +22,14 @@ use testkit::net::{CLIENT, NamespacePair, SERVER};
 
 /// Maximum number of requests without an answer while answers are sent over an interface. While
 /// answers are stored in memory, the maximum is [`OUTSTANDING_STORED_REQUESTS_MAX`].
-const OUTSTANDING_MAX: usize = 128;
+const OUTSTANDING_REQUESTS_MAX: usize = 128;
 const OUTSTANDING_STORED_REQUESTS_MAX: usize = 1024;
 /// Number of equal requests that the feeder writes at once at full rate.
 const FULL_RATE_GROUP_SIZE: usize = 32;
 /// Time in ns without an answer after which outstanding requests count as lost.
 const LOSS_TIMEOUT_NS: u64 = 500_000_000;
 /// Maximum share of requests that may be lost in a sample, from 0 to 1.
-const LOSS_MAX: f64 = 0.01;
+const LOSS_SHARE_MAX: f64 = 0.01;
 /// Maximum number of warm-ups after which the server's socket must have its ring.
 const WARM_UPS_MAX: usize = 50;
 
@@ -225,13 +225,13 @@ impl<'e> MemoryClient<'e> {
         let _ = sys::process::pin_to_processor(0);
         let opened = pair.client.run_in_network_namespace(|| {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
-            socket.connect((SERVER, PORT))?;
+            socket.connect((SERVER, SERVER_PORT))?;
             socket.set_nonblocking(true)?;
             Ok::<_, std::io::Error>((socket.local_addr()?, socket))
         });
         let (own, socket): (SocketAddr, _) = opened.map_err(|why| why.to_string())?;
         let frame = |payload: &Vec<u8>| {
-            Frame::ethernet().ipv4(CLIENT, SERVER).udp(own.port(), PORT, payload)
+            Frame::ethernet().ipv4(CLIENT, SERVER).udp(own.port(), SERVER_PORT, payload)
         };
         let frames = requests.iter().map(frame).collect();
         Ok(Self { socket, requests, frames, memory })
@@ -251,7 +251,7 @@ impl<'e> MemoryClient<'e> {
         let interval_ns = load.rate.map_or(0.0, |rate| 1e9 / rate);
         let most = match self.memory.is_some() && feeder.is_some() {
             true => OUTSTANDING_STORED_REQUESTS_MAX,
-            false => OUTSTANDING_MAX.max(2 * load.group),
+            false => OUTSTANDING_REQUESTS_MAX.max(2 * load.group),
         };
         let answered_before = self.memory.map_or(0, MemorySocket::answer_count);
         let (mut sent, mut answered, mut lost, mut fed, mut groups) = (0, 0, 0, 0, 0);
@@ -273,7 +273,7 @@ impl<'e> MemoryClient<'e> {
                 fed += entered;
                 // More requests would not fit into the buffer of the server's socket.
                 let outstanding = sent + entered - answered - lost;
-                let room = OUTSTANDING_MAX.max(2 * load.group).saturating_sub(outstanding);
+                let room = OUTSTANDING_REQUESTS_MAX.max(2 * load.group).saturating_sub(outstanding);
                 let over = room.min(group - entered);
                 self.send_over_interface(place, over)?;
                 let group = entered + over;
@@ -299,7 +299,7 @@ impl<'e> MemoryClient<'e> {
                 last_answer = now;
             }
         }
-        if lost as f64 > load.count as f64 * LOSS_MAX {
+        if lost as f64 > load.count as f64 * LOSS_SHARE_MAX {
             let fed = if feeder.is_some() { " from memory" } else { "" };
             return Err(format!("{lost} of {} requests{fed} had no answer", load.count));
         }
@@ -320,8 +320,8 @@ impl<'e> MemoryClient<'e> {
         Ok(())
     }
 
-    /// Lets the server receive `count` requests from a file in shared memory instead of a socket, so
-    /// that its receive calls only copy. Waits for the answers.
+    /// Lets the server receive `count` requests from a file in shared memory instead of a socket,
+    /// so that its receive calls only copy. Waits for the answers.
     fn exchange_through_memory_file(&mut self, count: usize) -> Result<ExchangeResult, String> {
         let memory = self.memory.ok_or("answers are not kept")?;
         let (begin, before) = (clock::monotonic_ns(), memory.answer_count());

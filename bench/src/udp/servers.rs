@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use testkit::net::{Namespace, SERVER, wait_until};
 
 /// UDP port on which all measured servers listen.
-pub(super) const PORT: u16 = 5400;
+pub(super) const SERVER_PORT: u16 = 5400;
 
 /// A way to start a server: directly, or under `streamline exec`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +68,7 @@ pub(super) fn installed_servers() -> Vec<UdpServer> {
         program: "",
         package: "",
         ready: "ready",
-        configure: |_| Ok(vec![PORT.to_string()]),
+        configure: |_| Ok(vec![SERVER_PORT.to_string()]),
         request: |number| [&number.to_be_bytes()[..], &[7; 62]].concat(),
         requests: 200_000,
     };
@@ -120,7 +120,7 @@ fn configure_named(folder: &Path) -> std::io::Result<Vec<String>> {
     write_dns_zone(folder)?;
     let (file, place) = (folder.join("named.conf"), folder.display());
     let text = format!(
-        "options {{ directory \"{place}\"; listen-on port {PORT} {{ {SERVER}; }};\n\
+        "options {{ directory \"{place}\"; listen-on port {SERVER_PORT} {{ {SERVER}; }};\n\
          listen-on-v6 {{ none; }}; recursion no; pid-file none; session-keyfile none;\n\
          managed-keys-directory \"{place}\"; dnssec-validation no; }};\n\
          controls {{ }};\n\
@@ -135,7 +135,7 @@ fn configure_knot(folder: &Path) -> std::io::Result<Vec<String>> {
     write_dns_zone(folder)?;
     let (file, place) = (folder.join("knot.conf"), folder.display());
     let text = format!(
-        "server:\n  rundir: \"{place}\"\n  listen: [ 0.0.0.0@{PORT} ]\n  \
+        "server:\n  rundir: \"{place}\"\n  listen: [ 0.0.0.0@{SERVER_PORT} ]\n  \
          udp-workers: 1\n  tcp-workers: 1\n  background-workers: 1\n\
          database:\n  storage: \"{place}\"\n\
          log:\n  - target: stderr\n    any: info\n\
@@ -228,7 +228,7 @@ impl RunningServer {
         let Self { name, server, daemon, output } = self;
         interrupt_and_wait(server, name)?;
         daemon.interrupt_and_wait("the daemon")?;
-        Ok(ring_share(&read_text(&output)))
+        Ok(parse_ring_share(&read_text(&output)))
     }
 
     /// Kills the server, which may not react to an interrupt, and then stops the daemon.
@@ -242,7 +242,7 @@ impl RunningServer {
 
 /// Reads, from the final report of the server, the share of datagrams that came from the ring (0 to
 /// 1). Only datagrams received since the socket got a ring count.
-fn ring_share(text: &str) -> f64 {
+fn parse_ring_share(text: &str) -> f64 {
     let ring = " datagrams came from the ring";
     if !text.contains(ring) {
         return 0.0;
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn share_of_the_ring_is_read_from_the_report() {
         let line = "streamline: udp 0.0.0.0:5400: 90 of 100 datagrams came from the ring of eth0;";
-        assert_eq!(ring_share(&format!("ready\n{line} 0 lost, 0 damaged\n")), 0.9);
-        assert_eq!(ring_share("ready\n"), 0.0);
+        assert_eq!(parse_ring_share(&format!("ready\n{line} 0 lost, 0 damaged\n")), 0.9);
+        assert_eq!(parse_ring_share("ready\n"), 0.0);
     }
 }

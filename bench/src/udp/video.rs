@@ -4,9 +4,9 @@
 //! The stream reaches the socket over veth, or the ring from memory, where it waits for at most
 //! 1 ms. The result is the processor time of the program for each datagram.
 
-use super::memory::RingFeeder;
+use super::memory_socket::RingFeeder;
 use super::ring_feed::{AnswerDestination, SOCKET_SETUP, UdpSetup};
-use super::servers::{PORT, RunningServer, UdpLaunch, UdpServer};
+use super::servers::{RunningServer, SERVER_PORT, UdpLaunch, UdpServer};
 use crate::harness::{BetterDirection, Goal, Samples, is_row_selected, median, rows_of_samples};
 use crate::options::Options;
 use crate::processes::{is_installed, read_text};
@@ -104,7 +104,7 @@ fn generate_transport_stream(folder: &Path) -> Result<Vec<Vec<u8>>, String> {
 fn configure_ffmpeg(_: &Path) -> std::io::Result<Vec<String>> {
     let words = ["-nostdin", "-loglevel", "warning", "-f", "mpegts", "-i"];
     // `fifo_size=0` disables ffmpeg's own queue and the thread that fills it.
-    let from = format!("udp://{SERVER}:{PORT}?fifo_size=0");
+    let from = format!("udp://{SERVER}:{SERVER_PORT}?fifo_size=0");
     let rest = ["-map", "0", "-c", "copy", "-f", "null", "-"];
     let all = words.into_iter().map(str::to_owned).chain([from]);
     Ok(all.chain(rest.map(str::to_owned)).collect())
@@ -123,12 +123,12 @@ fn measure(
     let running = RunningServer::start(&pair.server, &folder.0, setup.launch, &server, &[])?;
     let table = format!("/proc/{}/net/udp", running.process_id());
     wait_until("ffmpeg has its port", || {
-        read_text(table.as_ref()).contains(&format!(":{PORT:04X} "))
+        read_text(table.as_ref()).contains(&format!(":{SERVER_PORT:04X} "))
     });
     let _ = sys::process::pin_to_processor(0);
     let opened = pair.client.run_in_network_namespace(|| {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
-        socket.connect((SERVER, PORT))?;
+        socket.connect((SERVER, SERVER_PORT))?;
         Ok::<_, std::io::Error>((socket.local_addr()?.port(), socket))
     });
     let (port, socket) = opened.map_err(|why| why.to_string())?;
@@ -143,7 +143,8 @@ fn measure(
             let datagram = datagrams.next().map_or(&[][..], Vec::as_slice);
             let entered = match feeder {
                 Some(feeder) => {
-                    let frame = Frame::ethernet().ipv4(CLIENT, SERVER).udp(port, PORT, datagram);
+                    let frame =
+                        Frame::ethernet().ipv4(CLIENT, SERVER).udp(port, SERVER_PORT, datagram);
                     feeder.feed(&frame, 1)?
                 }
                 None => 0,

@@ -11,14 +11,14 @@
 //! blocks at once. The cost of many long blocks, and the gain of calls for more than the 64 blocks
 //! of a batch, are measured with filters alone, without walk and source ([`order`]).
 
-mod order;
+mod hand_written_walk;
 
 use crate::harness::{
     BetterDirection, Candidate, Goal, Samples, is_row_selected, measure_interleaved, median,
     rows_of_samples,
 };
 use crate::options::Options;
-use crate::replay::generate_capture;
+use crate::replay::write_capture_in_child;
 use crate::request_run::run_request;
 use crate::row::Row;
 use crate::temp_directory::TempDirectory;
@@ -96,7 +96,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         }
     }
     let file = folder.0.join("mixed.pcap");
-    generate_capture("mixed", &file, MIXED_CAPTURE_SIZE)?;
+    write_capture_in_child("mixed", &file, MIXED_CAPTURE_SIZE)?;
     all.extend(measure_request("ip | tcp | http", &file, "ip | tcp | http |all", options)?);
     for (kinds, name, filters) in
         [(DIFFERENT_FILTERS, "different", 32), (EVERY_BYTE_FILTERS, "every byte", 8)]
@@ -105,7 +105,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
             let row = format!("by hand, {filters} {name}, {length} B");
             if is_row_selected(&row) {
                 let text = repeat_filters(kinds, filters);
-                let by_hand = order::batch_size_candidates(&text, length)?;
+                let by_hand = hand_written_walk::batch_size_candidates(&text, length)?;
                 all.extend(compare_with_best(&row, DEFAULT_BATCH_NAME, by_hand, options)?);
             }
         }

@@ -23,10 +23,10 @@ pub const EDGES_VARIABLE: &str = "STREAMLINE_EDGES";
 /// Name of the environment variable that identifies the memory in which programs count the bytes of
 /// each edge. Its value is the number of the memory's descriptor and the descriptor's inode,
 /// separated by a colon.
-pub const COUNTS_VARIABLE: &str = "STREAMLINE_COUNTS";
+pub const EDGE_COUNTS_VARIABLE: &str = "STREAMLINE_COUNTS";
 /// Name of the environment variable that, if set to `1`, makes programs copy bytes read from a
 /// stream only when they first access them (lazy copies).
-pub const LAZY_VARIABLE: &str = "STREAMLINE_LAZY";
+pub const LAZY_COPIES_VARIABLE: &str = "STREAMLINE_LAZY";
 /// Lowest number of the descriptors that a program inherits for its edges: rendezvous sockets, the
 /// memory for byte counts, and the file with the counter of dbuf ids. Programs usually use lower
 /// numbers.
@@ -92,7 +92,7 @@ impl EdgeCount {
     pub const EDGE_COUNTERS_SIZE: usize = 128;
 
     /// Returns the byte offset of this counter, for the edge with this number, in the memory that
-    /// [`COUNTS_VARIABLE`] identifies.
+    /// [`EDGE_COUNTS_VARIABLE`] identifies.
     #[must_use]
     pub const fn offset(self, edge: u32) -> usize {
         edge as usize * Self::EDGE_COUNTERS_SIZE + self as usize * size_of::<u64>()

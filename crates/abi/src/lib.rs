@@ -24,4 +24,4 @@ pub use pointer::{Class, DbufId, Extent, RichPointer};
 
 /// Maximum length in bytes of the block that one rich pointer identifies; the length field has 20
 /// bits. Longer data is passed as fragments or as an aggregate (CONTRACT 6, 7).
-pub const BLOCK_MAX: usize = (1 << 20) - 1;
+pub const BLOCK_LENGTH_MAX: usize = (1 << 20) - 1;

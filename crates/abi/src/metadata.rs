@@ -58,15 +58,15 @@ impl BlockFlags {
     pub const CHECKSUM_UNSET: Self = Self(1 << 3);
     /// Set on the last block of a session. If the block is a fragment without [`BlockFlags::LAST`],
     /// the message is truncated after this fragment.
-    pub const END: Self = Self(1 << 4);
-    /// Set together with [`BlockFlags::END`]: the session was aborted (reset, timeout, end of
-    /// capture) rather than closed by its sender.
+    pub const SESSION_END: Self = Self(1 << 4);
+    /// Set together with [`BlockFlags::SESSION_END`]: the session was aborted (reset, timeout, end
+    /// of capture) rather than closed by its sender.
     pub const BROKEN: Self = Self(1 << 5);
     /// Set on bytes of a message body from which a filter has removed the content coding, such as
     /// gzip.
     pub const DECODED: Self = Self(1 << 6);
-    /// The flags [`BlockFlags::END`] and [`BlockFlags::BROKEN`] together.
-    pub const END_MASK: Self = Self(Self::END.0 | Self::BROKEN.0);
+    /// The flags [`BlockFlags::SESSION_END`] and [`BlockFlags::BROKEN`] together.
+    pub const SESSION_END_MASK: Self = Self(Self::SESSION_END.0 | Self::BROKEN.0);
 
     /// Returns true if all flags of `other` are set.
     #[must_use]
@@ -104,8 +104,8 @@ pub enum Direction {
 
 /// The offsets of a block's view and of the protocol layers in the block's frame (CONTRACT 4).
 ///
-/// Offsets are measured from the start of the frame; [`Marks::UNKNOWN`] stands for a layer that was
-/// not found.
+/// Offsets are measured from the start of the frame; [`Marks::UNKNOWN_OFFSET`] stands for a layer
+/// that was not found.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -117,8 +117,8 @@ pub struct Marks {
     pub captured: u32,
     /// Length of the frame on the wire in bytes; larger than `captured` for a truncated frame.
     pub wire_length: u32,
-    /// Link type as in the pcap registry (`LINKTYPE_*`), [`Marks::NO_LINK`] or
-    /// [`Marks::DESCRIPTION_LINK`].
+    /// Link type as in the pcap registry (`LINKTYPE_*`), [`Marks::NO_LINK_TYPE`] or
+    /// [`Marks::DESCRIPTION_LINK_TYPE`].
     pub link: u16,
     /// Offset of layer 3 in bytes.
     pub network: u16,
@@ -135,8 +135,8 @@ pub struct Marks {
     /// ([`Marks::with_end_step`]).
     last: u32,
     /// Number of the block in a Boolean section, while the operands of the section evaluate a copy
-    /// of the block ([`Marks::with_ticket`]); 0 outside sections. The field also pads the marks to
-    /// two 16-byte words, so that two moves copy the marks.
+    /// of the block ([`Marks::with_section_ticket`]); 0 outside sections. The field also pads the
+    /// marks to two 16-byte words, so that two moves copy the marks.
     ticket: u32,
 }
 
@@ -144,24 +144,24 @@ const _: () = assert!(size_of::<Marks>() == 32);
 
 impl Marks {
     /// Link type of a block that is not a frame, for example a message or a record.
-    pub const NO_LINK: u16 = u16::MAX;
+    pub const NO_LINK_TYPE: u16 = u16::MAX;
     /// Link type of a description: a block with an empty view, whose frame is a record
     /// (`wire::record`) about the message that follows.
-    pub const DESCRIPTION_LINK: u16 = u16::MAX - 1;
+    pub const DESCRIPTION_LINK_TYPE: u16 = u16::MAX - 1;
     /// Value that stands for the offset of a layer that was not found.
-    pub const UNKNOWN: u16 = u16::MAX;
+    pub const UNKNOWN_OFFSET: u16 = u16::MAX;
 
     /// Creates the marks of a block of `length` bytes that is not a frame. The view covers the
     /// entire block.
     #[must_use]
-    pub const fn bare(length: u32) -> Self {
-        Self::frame(Self::NO_LINK, length, length)
+    pub const fn for_plain_block(length: u32) -> Self {
+        Self::frame(Self::NO_LINK_TYPE, length, length)
     }
 
     /// Creates the marks of a description of `length` bytes, with an empty view.
     #[must_use]
-    pub const fn described(length: u32) -> Self {
-        Self::frame(Self::DESCRIPTION_LINK, length, length)
+    pub const fn for_description(length: u32) -> Self {
+        Self::frame(Self::DESCRIPTION_LINK_TYPE, length, length)
     }
 
     /// Creates the marks of a frame whose layers are unknown. The view covers all captured bytes.
@@ -172,9 +172,9 @@ impl Marks {
             captured,
             wire_length,
             link,
-            network: Self::UNKNOWN,
-            transport: Self::UNKNOWN,
-            payload: Self::UNKNOWN,
+            network: Self::UNKNOWN_OFFSET,
+            transport: Self::UNKNOWN_OFFSET,
+            payload: Self::UNKNOWN_OFFSET,
             seq: 0,
             last: 0,
             ticket: 0,
@@ -219,27 +219,27 @@ impl Marks {
     /// replaces the marks of a block must copy the ticket.
     #[inline]
     #[must_use]
-    pub const fn with_ticket(self, ticket: u32) -> Self {
+    pub const fn with_section_ticket(self, ticket: u32) -> Self {
         Self { ticket, ..self }
     }
 
     /// Returns the number of the block in a section; 0 if the block is outside all sections.
     #[inline]
     #[must_use]
-    pub const fn ticket(&self) -> u32 {
+    pub const fn section_ticket(&self) -> u32 {
         self.ticket
     }
 
     /// Returns true if the block is a frame or a view into one.
     #[must_use]
     pub const fn is_frame(&self) -> bool {
-        self.link < Self::DESCRIPTION_LINK
+        self.link < Self::DESCRIPTION_LINK_TYPE
     }
 
     /// Returns true if the block is a description of the message that follows.
     #[must_use]
     pub const fn is_description(&self) -> bool {
-        self.link == Self::DESCRIPTION_LINK
+        self.link == Self::DESCRIPTION_LINK_TYPE
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! `position` is the low 44 bits of the view's 64-bit byte position in the dbuf's stream. A
 //! position implies the lap, and is suitable for fixed slots as well as for variable records (a
-//! slot's position is its number times its size). [`Extent::complete`] restores all 64 bits: a
+//! slot's position is its number times its size). [`Extent::position_near`] restores all 64 bits: a
 //! ring's window is far smaller than the 16 TB that 44 bits distinguish. The sources list dbuf,
 //! block, offset, length and class; docs/book/decisions/0001-rich-pointer.md explains why block and
 //! offset are merged into one position.
@@ -97,8 +97,8 @@ impl Extent {
     pub const POSITION_BITS: u32 = 44;
     const POSITION_MASK: u64 = (1 << Self::POSITION_BITS) - 1;
 
-    /// Creates an extent. A `length` of more than [`crate::BLOCK_MAX`] is clamped, so the caller
-    /// must split longer blocks first.
+    /// Creates an extent. A `length` of more than [`crate::BLOCK_LENGTH_MAX`] is clamped, so the
+    /// caller must split longer blocks first.
     #[must_use]
     pub const fn new(position: u64, length: u32) -> Self {
         let length =
@@ -122,7 +122,7 @@ impl Extent {
     /// extent. The result is the position given to [`Extent::new`] if that position is less than
     /// 2⁴³ bytes from `near`. Positions within the window of a ring are always that close.
     #[must_use]
-    pub const fn complete(self, near: u64) -> u64 {
+    pub const fn position_near(self, near: u64) -> u64 {
         let half = 1u64 << (Self::POSITION_BITS - 1);
         let distance = self.position().wrapping_sub(near) & Self::POSITION_MASK;
         if distance < half {
@@ -135,7 +135,7 @@ impl Extent {
     /// Returns the extent of `length` bytes that begins `from` bytes after the start of this
     /// extent.
     #[must_use]
-    pub const fn within(self, from: u32, length: u32) -> Self {
+    pub const fn subrange(self, from: u32, length: u32) -> Self {
         Self::new(self.position().wrapping_add(from as u64), length)
     }
 }
@@ -201,8 +201,8 @@ impl RichPointer {
 
     /// Returns a pointer to the `length` bytes that begin `from` bytes after the start of the view.
     #[must_use]
-    pub const fn within(self, from: u32, length: u32) -> Self {
-        Self { place: self.place.within(from, length), ..self }
+    pub const fn subrange(self, from: u32, length: u32) -> Self {
+        Self { place: self.place.subrange(from, length), ..self }
     }
 
     /// Returns a pointer to the `length` bytes that begin `before` bytes before the start of the
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(p.length(), 65_549);
         assert_eq!(p.class, Class(793));
         assert_eq!(RichPointer::from_words(p.words()), p);
-        assert_eq!(p.within(14, 100).place.position(), 0x0fff_1234_5686);
+        assert_eq!(p.subrange(14, 100).place.position(), 0x0fff_1234_5686);
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
             for offset in [-4096i64, -1, 0, 1, 1 << 30] {
                 let Some(position) = near.checked_add_signed(offset) else { continue };
                 assert_eq!(
-                    Extent::new(position, 1).complete(near),
+                    Extent::new(position, 1).position_near(near),
                     position,
                     "near {near} {offset}"
                 );

@@ -14,9 +14,9 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Size in bytes of a page of control words.
-pub const PAGE: usize = 4096;
+pub const PAGE_SIZE: usize = 4096;
 /// Size in 8-byte words of a page of control words.
-pub const PAGE_WORDS: usize = PAGE / 8;
+pub const PAGE_WORDS: usize = PAGE_SIZE / 8;
 /// Distance in 8-byte words from one control word in a page to the next.
 pub const LINE_WORDS: usize = 16;
 /// Distance in words between the two copies of a party's counters. The first word of a copy is the
@@ -30,14 +30,14 @@ pub mod writer {
 
     /// Offset of the position up to which the writer may already be overwriting old data. Only
     /// rings that overwrite use this word.
-    pub const RESERVE: usize = 0;
+    pub const RESERVED_POSITION: usize = 0;
     /// Offset of the position up to which all blocks are published to the readers.
-    pub const COMMIT: usize = LINE_WORDS;
+    pub const COMMITTED_POSITION: usize = LINE_WORDS;
     /// Offset of the position of a record in the newer half of the ring, at which a lapped reader
     /// resumes.
     pub const RESUME_POSITION: usize = 2 * LINE_WORDS;
-    /// Offset of the state of the writer: [`super::OPEN`], [`super::CLOSED`] after the last block,
-    /// or [`super::SWITCHED`].
+    /// Offset of the state of the writer: [`super::STATE_OPEN`], [`super::STATE_CLOSED`] after the
+    /// last block, or [`super::STATE_SWITCHED`].
     pub const STATE: usize = 3 * LINE_WORDS;
     /// Offset of the first word of the writer's counters, which are stored twice
     /// ([`super::COPY_STRIDE_WORDS`]): blocks put, bytes put, blocks dropped, bytes dropped.
@@ -50,7 +50,7 @@ pub mod writer {
     pub const PROCESSOR: usize = 6 * LINE_WORDS;
     /// Offset of the number of blocks that were lost in the writer's program before they could be
     /// put into the ring; 0 if the program does not count them.
-    pub const LOST_BEFORE: usize = 7 * LINE_WORDS;
+    pub const LOST_BEFORE_RING: usize = 7 * LINE_WORDS;
 }
 
 /// Offsets of the control words in a reader's page.
@@ -58,8 +58,9 @@ pub mod reader {
     use super::LINE_WORDS;
 
     /// Offset of the position up to which the reader has released all bytes.
-    pub const CURSOR: usize = 0;
-    /// Offset of the state of the reader: [`super::OPEN`], or [`super::CLOSED`] after it has left.
+    pub const RELEASED_POSITION: usize = 0;
+    /// Offset of the state of the reader: [`super::STATE_OPEN`], or [`super::STATE_CLOSED`] after
+    /// it has left.
     pub const STATE: usize = LINE_WORDS;
     /// Offset of the first word of the reader's counters, which are stored twice
     /// ([`super::COPY_STRIDE_WORDS`]): blocks taken, bytes taken, blocks lost, blocks skipped.
@@ -87,11 +88,11 @@ pub mod wait {
 }
 
 /// State of a party that is attached to the ring.
-pub const OPEN: u64 = 0;
+pub const STATE_OPEN: u64 = 0;
 /// State of a party that has left the ring permanently.
-pub const CLOSED: u64 = 1;
+pub const STATE_CLOSED: u64 = 1;
 /// State of a writer that continues in another segment. The last record is then a switch.
-pub const SWITCHED: u64 = 2;
+pub const STATE_SWITCHED: u64 = 2;
 
 /// The parameters of a ring, which are fixed before the first access. They are stored in a separate
 /// memfd, which is sealed against every change.
@@ -145,8 +146,8 @@ pub struct RecordHeader {
     /// Length of the block in bytes; in a pad, the number of bytes from the end of the header to
     /// the end of the ring.
     pub length: u32,
-    /// Kind of the record: [`RecordHeader::BLOCK`], [`RecordHeader::PAD`], [`RecordHeader::SWITCH`]
-    /// or [`RecordHeader::CUT`].
+    /// Kind of the record: [`RecordHeader::KIND_BLOCK`], [`RecordHeader::KIND_PAD`],
+    /// [`RecordHeader::KIND_SWITCH`] or [`RecordHeader::KIND_CUT`].
     pub kind: u32,
     /// A number whose meaning depends on the kind of the record. In a block, it is the number of
     /// blocks put before this block, from which a lapped reader computes its loss. In a switch, it
@@ -160,14 +161,14 @@ impl RecordHeader {
     /// Size of the header in bytes, and the alignment of records.
     pub const SIZE: usize = 16;
     /// Kind of a record that contains a block.
-    pub const BLOCK: u32 = 0xb10c;
+    pub const KIND_BLOCK: u32 = 0xb10c;
     /// Kind of a pad, which fills the ring up to its end; the next record is at the start of the
     /// ring.
-    pub const PAD: u32 = 0xfad5;
+    pub const KIND_PAD: u32 = 0xfad5;
     /// Kind of a switch: the ring continues in another segment, at the position after this record.
-    pub const SWITCH: u32 = 0x5e9d;
+    pub const KIND_SWITCH: u32 = 0x5e9d;
     /// Kind of a cut: the ring continues in the same memory with another capacity.
-    pub const CUT: u32 = 0xc07d;
+    pub const KIND_CUT: u32 = 0xc07d;
 
     /// Returns the number of bytes that the record of a block of `length` bytes occupies in the
     /// ring, including its header and padding.
@@ -190,7 +191,7 @@ impl RecordHeader {
     #[inline]
     #[must_use]
     pub const fn block_words(length: usize, sequence: u64) -> [u64; 2] {
-        [((Self::BLOCK as u64) << 32).wrapping_add(length as u64), sequence]
+        [((Self::KIND_BLOCK as u64) << 32).wrapping_add(length as u64), sequence]
     }
 
     /// Returns the two 64-bit words of the header, as stored in the ring.
@@ -213,19 +214,20 @@ mod tests {
 
     #[test]
     fn record_header_survives_a_round_trip() {
-        let record = RecordHeader { length: 1500, kind: RecordHeader::BLOCK, sequence: 1 << 40 };
+        let record =
+            RecordHeader { length: 1500, kind: RecordHeader::KIND_BLOCK, sequence: 1 << 40 };
         assert_eq!(RecordHeader::from_words(record.words()), record);
         assert_eq!(RecordHeader::span(0), 16);
         assert_eq!(RecordHeader::span(1), 32);
         assert_eq!(RecordHeader::span(16), 32);
         for length in [0, 1, 15, 16, 17, 1500] {
-            let record = RecordHeader { length, kind: RecordHeader::BLOCK, sequence: 9 };
+            let record = RecordHeader { length, kind: RecordHeader::KIND_BLOCK, sequence: 9 };
             assert_eq!(RecordHeader::block_words(length as usize, 9), record.words());
             assert_eq!(RecordHeader::span_for_length(length as usize), RecordHeader::span(length));
         }
         assert_ne!(
             RecordHeader::from_words(RecordHeader::block_words(1 << 32, 0)).kind,
-            RecordHeader::BLOCK
+            RecordHeader::KIND_BLOCK
         );
     }
 }

@@ -5,15 +5,15 @@
 //! cargo run -p streamline-buffer --example forms
 
 use abi::DbufId;
-use streamline_buffer::dbuf::{self, fixed};
-use streamline_buffer::rate::{RatePolicy, RatedReader, Skip, Start};
-use streamline_buffer::{Fault, Policy, WriterCounts};
+use streamline_buffer::dbuf::{self, fixed_size};
+use streamline_buffer::rate::{RatePolicy, RatedReader, SkippingReader, StartPosition};
+use streamline_buffer::{Fault, OverflowPolicy, WriterCounts};
 
 fn main() -> Result<(), Fault> {
     let id = DbufId::new(1).unwrap_or_default();
-    let (policy, readers) = (Policy::Overwrite, 3);
-    let shape = fixed::SlotConfig { id, slot: 64, slots: 64, policy, readers };
-    let (mut writer, all) = fixed::ring(&shape);
+    let (policy, readers) = (OverflowPolicy::Overwrite, 3);
+    let shape = fixed_size::SlotConfig { id, slot: 64, slots: 64, policy, readers };
+    let (mut writer, all) = fixed_size::ring(&shape);
     write_blocks(0..20, |block| writer.write(block))?;
     writer.publish();
     let mut paced = with_policies(all)?;
@@ -42,18 +42,18 @@ fn write_blocks(
 
 /// Assigns one of three rate policies to each reader: every block, only the newest block, or every
 /// block written after the reader joins.
-fn with_policies<R: Skip>(readers: Vec<R>) -> Result<Vec<RatedReader<R>>, Fault> {
+fn with_policies<R: SkippingReader>(readers: Vec<R>) -> Result<Vec<RatedReader<R>>, Fault> {
     let policies = [
-        (Start::Oldest, RatePolicy::EveryBlock),
-        (Start::Oldest, RatePolicy::Latest),
-        (Start::Now, RatePolicy::EveryBlock),
+        (StartPosition::Oldest, RatePolicy::EveryBlock),
+        (StartPosition::Oldest, RatePolicy::Latest),
+        (StartPosition::Now, RatePolicy::EveryBlock),
     ];
     let paced = readers.into_iter().zip(policies);
     paced.map(|(reader, (start, rate))| RatedReader::new(reader, start, rate)).collect()
 }
 
 #[expect(clippy::print_stdout, reason = "an example prints what it does")]
-fn print_counts<R: Skip>(
+fn print_counts<R: SkippingReader>(
     ring: &str,
     readers: &mut [RatedReader<R>],
     put: WriterCounts,
@@ -70,7 +70,7 @@ fn print_counts<R: Skip>(
             counts.blocks,
             counts.lost,
             counts.skipped,
-            put.resident(&counts)
+            put.resident_blocks(&counts)
         );
     }
     Ok(())

@@ -5,7 +5,7 @@
 //! cargo run --release -p streamline-buffer --example pages
 
 use std::time::{Duration, Instant};
-use streamline_buffer::pages::{PageChoice, facts};
+use streamline_buffer::pages::{PageChoice, page_support};
 use sys::memory::{Mapping, Memfd};
 
 const MB: usize = 1 << 20;
@@ -14,7 +14,7 @@ const ROUNDS: usize = 7;
 
 #[expect(clippy::print_stdout, reason = "prints ratios")]
 fn main() -> sys::Result<()> {
-    println!("{:?}", facts());
+    println!("{:?}", page_support());
     for size in [MB, 2 * MB, 16 * MB, 64 * MB] {
         println!("{:>3} MB: {}", size / MB, PageChoice::for_this_machine(size));
     }

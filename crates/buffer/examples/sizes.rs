@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut output, mut offers) = stream(&config)?;
     // A reader in another process gets the four descriptors of the offer over a socket.
     let mut input = offers.pop().ok_or("no reader")?.open()?;
-    output.spin(0);
+    output.set_spin_limit(0);
 
     let mut out = [0; 1024];
     let mut before = 0;

@@ -16,7 +16,7 @@ pub(crate) use loom::sync::{Mutex, MutexGuard};
 
 /// Loads a word with Acquire ordering. Uses a relaxed load and a fence, because the word may be in
 /// memory mapped read-only, for which Rust guarantees only relaxed loads.
-pub fn acquire(word: &AtomicU64) -> u64 {
+pub fn load_acquire(word: &AtomicU64) -> u64 {
     let value = word.load(Ordering::Relaxed);
     fence(Ordering::Acquire);
     value

@@ -115,7 +115,7 @@ impl<W: RingWordAccess> ByteRingWriter<W> {
 
     /// Returns the number of bytes published so far.
     #[must_use]
-    pub const fn written(&self) -> u64 {
+    pub const fn written_byte_count(&self) -> u64 {
         self.written
     }
 
@@ -203,7 +203,7 @@ impl<W: RingWordAccess> ByteRingReader<W> {
 
     /// Returns the number of bytes taken so far.
     #[must_use]
-    pub const fn taken(&self) -> u64 {
+    pub const fn taken_byte_count(&self) -> u64 {
         self.taken
     }
 
@@ -218,7 +218,7 @@ impl<W: RingWordAccess> ByteRingReader<W> {
     /// Returns the state of the ring. If the ring is empty, first reads all pending notifications
     /// through `next_notification`, and requests another one from the writer. `next_notification`
     /// reads from the socket and must not block. Fails if the writer's position is impossible.
-    pub fn state(
+    pub fn poll_state(
         &self,
         mut next_notification: impl FnMut() -> Notification,
     ) -> Result<ReaderState, PositionFault> {

@@ -30,7 +30,7 @@
 
 use crate::ibuf;
 use crate::signal::Doorbell;
-use crate::{Fault, Policy};
+use crate::{Fault, OverflowPolicy};
 use shared::Shared;
 use std::sync::Arc;
 
@@ -49,13 +49,13 @@ pub use crate::ibuf::{Columns, RingConfig};
 
 /// Creates a crossing with one reader per element of `reader_doorbells` (`config.readers` is
 /// ignored). Each party sleeps on the doorbell of its space. Fails with [`Fault::Lossy`] for
-/// [`Policy::Overwrite`].
+/// [`OverflowPolicy::Overwrite`].
 pub fn crossing(
     config: &RingConfig,
     writer_doorbell: Arc<Doorbell>,
     reader_doorbells: &[Arc<Doorbell>],
 ) -> Result<(CrossingWriter, Vec<CrossingReader>), Fault> {
-    if config.policy == Policy::Overwrite {
+    if config.policy == OverflowPolicy::Overwrite {
         return Err(Fault::Lossy);
     }
     let (writer, readers) = ibuf::ring(&RingConfig { readers: reader_doorbells.len(), ..*config });

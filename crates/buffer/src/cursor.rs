@@ -7,11 +7,11 @@
 //!
 //! SYNC POINTS (each Release names its Acquire):
 //! - *block published*: [`WriterCursor::publish`] stores `COMMIT` with Release,
-//!   [`ReaderCursor::refresh`] loads it with Acquire: a reader that sees the position sees the
-//!   blocks before it.
+//!   [`ReaderCursor::refresh_published_position`] loads it with Acquire: a reader that sees the
+//!   position sees the blocks before it.
 //! - *block released*: [`ReaderCursor::release`] stores `CURSOR` with Release,
-//!   [`WriterCursor::refresh`] loads it with Acquire: a writer that sees the position may overwrite
-//!   the data that the reader has released.
+//!   [`WriterCursor::refresh_reader_positions`] loads it with Acquire: a writer that sees the
+//!   position may overwrite the data that the reader has released.
 //! - *writing begins* (lossy rings): [`WriterCursor::announce_overwrite`] stores `RESERVE`, then
 //!   issues a Release fence, then writes the data; [`ReaderCursor::is_overtaken`] issues an Acquire
 //!   fence after copying the data, then loads `RESERVE`: a reader that has seen a new byte sees the
@@ -33,7 +33,7 @@ mod counts;
 
 use crate::atomic::Ordering;
 use crate::region::Region;
-use crate::{Policy, ReaderCounts, WriterCounts};
+use crate::{OverflowPolicy, ReaderCounts, WriterCounts};
 use abi::ring::{PAGE_WORDS, reader, writer};
 use std::sync::{Arc, OnceLock};
 
@@ -63,7 +63,7 @@ pub struct RingMemory {
     /// Length of a lap in positions, a power of two.
     pub capacity: u64,
     /// Policy that applies when the ring is full.
-    pub policy: Policy,
+    pub policy: OverflowPolicy,
     /// The memory in which the ring continues after a resize within one process
     /// ([`WriterCursor::continue_in_new_memory`]). Empty before such a resize.
     next: OnceLock<Arc<Self>>,
@@ -75,7 +75,7 @@ impl RingMemory {
         writer: Region,
         readers: Box<[Arc<Region>]>,
         capacity: u64,
-        policy: Policy,
+        policy: OverflowPolicy,
     ) -> Arc<Self> {
         Arc::new(Self { writer, readers, capacity, policy, next: OnceLock::new() })
     }
@@ -85,7 +85,7 @@ impl RingMemory {
     pub(crate) fn heap(
         data_words: usize,
         capacity: u64,
-        policy: Policy,
+        policy: OverflowPolicy,
         readers: usize,
     ) -> Arc<Self> {
         let words = reader::WAIT + abi::ring::LINE_WORDS;
@@ -99,7 +99,7 @@ impl RingMemory {
         readers: Box<[Arc<Region>]>,
         data_words: usize,
         capacity: u64,
-        policy: Policy,
+        policy: OverflowPolicy,
     ) -> Arc<Self> {
         assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two");
         Self::new(Region::heap(DATA_OFFSET_WORDS + data_words), readers, capacity, policy)
@@ -107,13 +107,17 @@ impl RingMemory {
 
     /// Returns the writer's published counts of blocks put and dropped.
     pub(crate) fn writer_counts(&self) -> WriterCounts {
-        WriterCounts::from_words(counts::read(&self.writer, writer::COMMIT, writer::LEDGER))
+        WriterCounts::from_words(counts::read_counts(
+            &self.writer,
+            writer::COMMITTED_POSITION,
+            writer::LEDGER,
+        ))
     }
 
     /// Returns the number of blocks that the writer's program has reported as lost before it could
     /// put them into the ring.
-    pub(crate) fn lost_before(&self) -> u64 {
-        self.writer.word(writer::LOST_BEFORE).load(Ordering::Relaxed)
+    pub(crate) fn lost_before_ring(&self) -> u64 {
+        self.writer.word(writer::LOST_BEFORE_RING).load(Ordering::Relaxed)
     }
 
     /// Returns the counts that a reader has published, or `None` if there is no such reader.
@@ -123,7 +127,7 @@ impl RingMemory {
 }
 
 fn reader_counts(page: &Region) -> ReaderCounts {
-    ReaderCounts::from_words(counts::read(page, reader::CURSOR, reader::LEDGER))
+    ReaderCounts::from_words(counts::read_counts(page, reader::RELEASED_POSITION, reader::LEDGER))
 }
 
 #[cfg(test)]

@@ -29,14 +29,14 @@
 //!   `iolite::view`), and is relied on to maintain D2.
 
 use crate::cursor::{ReaderCursor, RingMemory};
-use crate::{Fault, Policy};
+use crate::{Fault, OverflowPolicy};
 use abi::DbufId;
-use abi::ring::PAGE;
-use walk::{RecordWalk, block_max};
+use abi::ring::PAGE_SIZE;
+use walk::{RecordWalk, block_length_max};
 
 #[expect(unsafe_code, reason = "turns positions into addresses; numbered invariants in the file")]
 mod data;
-pub mod fixed;
+pub mod fixed_size;
 pub(crate) mod readers;
 mod reserve;
 pub(crate) mod walk;
@@ -53,7 +53,7 @@ pub struct BlockConfig {
     /// Capacity in bytes, including record headers; rounded up to a power of two, at least a page.
     pub capacity: usize,
     /// Policy that applies when the ring is full.
-    pub policy: Policy,
+    pub policy: OverflowPolicy,
     /// Number of readers.
     pub readers: usize,
 }
@@ -63,11 +63,11 @@ impl BlockConfig {
     /// and the reader share a processor, 512 KB to 1 MB performs best (BASELINES).
     #[must_use]
     pub const fn new(id: DbufId) -> Self {
-        Self { id, capacity: 1 << 20, policy: Policy::Block, readers: 1 }
+        Self { id, capacity: 1 << 20, policy: OverflowPolicy::Block, readers: 1 }
     }
 
     pub(crate) fn capacity_bytes(&self) -> usize {
-        self.capacity.max(PAGE).next_power_of_two()
+        self.capacity.max(PAGE_SIZE).next_power_of_two()
     }
 }
 
@@ -102,14 +102,14 @@ impl ForeignBlockReader {
 
     /// Skips to the writer's current position. The skipped blocks are counted later, when the
     /// reader takes its next block.
-    pub fn join_now(&mut self) -> Result<(), Fault> {
-        self.0.join_now()
+    pub fn join_at_current_position(&mut self) -> Result<(), Fault> {
+        self.0.join_at_current_position()
     }
 
     /// Returns the maximum length of a block in bytes.
     #[must_use]
-    pub fn block_max(&self) -> usize {
-        block_max(self.0.data.capacity())
+    pub fn block_length_max(&self) -> usize {
+        block_length_max(self.0.data.capacity())
     }
 }
 

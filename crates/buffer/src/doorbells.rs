@@ -50,7 +50,7 @@ impl Doorbells {
 
     /// Returns a shared reference to the flags of the readers that have departed.
     #[must_use]
-    pub const fn departed(&self) -> &Arc<DepartedReaders> {
+    pub const fn departed_readers(&self) -> &Arc<DepartedReaders> {
         &self.departed
     }
 
@@ -153,7 +153,7 @@ impl Doorbells {
 
     /// Closes all doorbells, as the kernel does for a killed process.
     #[cfg(any(test, feature = "testing"))]
-    pub fn die(&mut self) {
+    pub fn simulate_kill(&mut self) {
         self.ends.clear();
     }
 }

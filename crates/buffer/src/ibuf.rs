@@ -10,7 +10,7 @@
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cursor::{DATA_OFFSET_WORDS, ReaderCursor, RingMemory, WriterCursor};
-use crate::{Fault, Policy, ReaderCounts, WriterCounts};
+use crate::{Fault, OverflowPolicy, ReaderCounts, WriterCounts};
 use abi::{BlockMetadata, Entry, Marks, RichPointer};
 use std::sync::Arc;
 
@@ -49,14 +49,19 @@ pub struct RingConfig {
     /// Columns that the ring stores for each entry.
     pub columns: EntryColumns,
     /// Policy that applies when the ring is full.
-    pub policy: Policy,
+    pub policy: OverflowPolicy,
     /// Number of readers.
     pub readers: usize,
 }
 
 impl Default for RingConfig {
     fn default() -> Self {
-        Self { entries: 4096, columns: EntryColumns::Marks, policy: Policy::Block, readers: 1 }
+        Self {
+            entries: 4096,
+            columns: EntryColumns::Marks,
+            policy: OverflowPolicy::Block,
+            readers: 1,
+        }
     }
 }
 
@@ -81,9 +86,9 @@ pub fn ring(config: &RingConfig) -> (PointerWriter, Vec<PointerReader>) {
 pub struct PushResult {
     /// Number of entries put into the ring. They are the first of the pushed entries.
     pub put: usize,
-    /// Number of the remaining entries that the ring dropped and counted ([`Policy::DropNew`]).
-    /// Under [`Policy::Block`] the number is 0, and the caller waits and pushes the remaining
-    /// entries again.
+    /// Number of the remaining entries that the ring dropped and counted
+    /// ([`OverflowPolicy::DropNew`]). Under [`OverflowPolicy::Block`] the number is 0, and the
+    /// caller waits and pushes the remaining entries again.
     pub dropped: usize,
 }
 
@@ -112,9 +117,9 @@ impl PointerWriter {
     }
 
     /// Puts and publishes as many entries as the policy admits. Fails with [`Fault::Abandoned`] if
-    /// all readers have left, unless the policy is [`Policy::Overwrite`].
+    /// all readers have left, unless the policy is [`OverflowPolicy::Overwrite`].
     pub fn push(&mut self, entries: &[Entry]) -> Result<PushResult, Fault> {
-        if self.cursor.store.policy == Policy::Overwrite {
+        if self.cursor.store.policy == OverflowPolicy::Overwrite {
             for chunk in entries.chunks(self.capacity().div_ceil(2)) {
                 self.cursor.announce_overwrite(self.cursor.head + chunk.len() as u64);
                 self.write(chunk.iter().copied(), |_, _| Ok(()))?;
@@ -140,7 +145,7 @@ impl PointerWriter {
     ) -> Result<PushResult, Fault> {
         let put = self.write(entries.by_ref().take(fitting), check)?;
         let mut pushed = PushResult { put, dropped: 0 };
-        if self.cursor.store.policy == Policy::DropNew {
+        if self.cursor.store.policy == OverflowPolicy::DropNew {
             for dropped in entries {
                 pushed.dropped += 1;
                 self.cursor.counts.dropped_bytes += u64::from(dropped.pointer.length());
@@ -187,7 +192,7 @@ impl PointerWriter {
     /// Returns how many entries, up to `wanted`, fit into the ring now. Fails with
     /// [`Fault::Abandoned`] if all readers have left.
     pub(crate) fn count_fitting_entries(&mut self, wanted: usize) -> Result<usize, Fault> {
-        let room = self.room(wanted)?;
+        let room = self.free_entries(wanted)?;
         if self.cursor.is_abandoned() { Err(Fault::Abandoned) } else { Ok(room.min(wanted)) }
     }
 
@@ -209,28 +214,28 @@ impl PointerWriter {
     /// Returns the number of entries that the slowest reader has not released yet.
     pub(crate) fn unreleased_entries(&mut self) -> usize {
         // The refresh evicts a lying reader; the next check for room reports the eviction.
-        let _ = self.cursor.refresh();
+        let _ = self.cursor.refresh_reader_positions();
         usize::try_from(self.cursor.head.saturating_sub(self.cursor.oldest_needed_position()))
             .unwrap_or(usize::MAX)
     }
 
     /// Returns the number of free entries in the ring. Reads the readers' cursors only if the
     /// cached cursors show fewer than `wanted` free entries.
-    pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
-        Ok(usize::try_from(self.cursor.room(wanted as u64)?).unwrap_or(usize::MAX))
+    pub fn free_entries(&mut self, wanted: usize) -> Result<usize, Fault> {
+        Ok(usize::try_from(self.cursor.free_positions(wanted as u64)?).unwrap_or(usize::MAX))
     }
 
     /// Returns true if all readers have left.
     pub fn is_abandoned(&mut self) -> bool {
         // The refresh evicts a lying reader; only the remaining readers matter here.
-        let _ = self.cursor.refresh();
+        let _ = self.cursor.refresh_reader_positions();
         self.cursor.is_abandoned()
     }
 
     /// Returns the number of readers evicted for an impossible position.
     #[must_use]
-    pub const fn evicted(&self) -> u64 {
-        self.cursor.evicted()
+    pub const fn evicted_readers(&self) -> u64 {
+        self.cursor.evicted_readers()
     }
 
     /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
@@ -278,7 +283,7 @@ impl Drop for PointerWriter {
 pub struct ReadResult {
     /// Number of entries copied.
     pub count: usize,
-    /// Number of entries overwritten before they could be read ([`Policy::Overwrite`]).
+    /// Number of entries overwritten before they could be read ([`OverflowPolicy::Overwrite`]).
     pub lost: u64,
 }
 
@@ -298,13 +303,13 @@ impl PointerReader {
     /// Copies up to `out.len()` entries and releases them to the writer.
     pub fn read(&mut self, out: &mut [Entry]) -> Result<ReadResult, Fault> {
         let read = match self.cursor.store.policy {
-            Policy::Overwrite => self.read_lossy(out)?,
-            Policy::Block | Policy::DropNew => {
+            OverflowPolicy::Overwrite => self.read_lossy(out)?,
+            OverflowPolicy::Block | OverflowPolicy::DropNew => {
                 let count = self.unread_entries()?.min(out.len());
                 for (to, i) in out.iter_mut().zip(0..count as u64) {
                     *to = self.load(self.cursor.next + i);
                 }
-                self.take(out.get(..count).unwrap_or_default());
+                self.take_entries(out.get(..count).unwrap_or_default());
                 ReadResult { count, lost: 0 }
             }
         };
@@ -314,7 +319,7 @@ impl PointerReader {
 
     /// Returns the number of unread entries.
     pub fn unread_entries(&mut self) -> Result<usize, Fault> {
-        let ahead = self.cursor.available()?.wrapping_sub(self.cursor.next);
+        let ahead = self.cursor.available_position()?.wrapping_sub(self.cursor.next);
         Ok(usize::try_from(ahead).unwrap_or(usize::MAX))
     }
 
@@ -346,7 +351,7 @@ impl PointerReader {
         let capacity = self.cursor.store.capacity;
         let mut lost = 0;
         for _ in 0..READ_ATTEMPTS_MAX {
-            let commit = self.cursor.refresh()?;
+            let commit = self.cursor.refresh_published_position()?;
             let start = self.cursor.next;
             let count = commit.wrapping_sub(start).min(out.len() as u64);
             for (to, i) in out.iter_mut().zip(0..count) {
@@ -354,11 +359,11 @@ impl PointerReader {
             }
             if !self.cursor.is_overtaken(start) {
                 let count = usize::try_from(count).unwrap_or(0);
-                self.take(out.get(..count).unwrap_or_default());
+                self.take_entries(out.get(..count).unwrap_or_default());
                 return Ok(ReadResult { count, lost });
             }
             // Half a lap of distance makes the next attempt likely to succeed.
-            let restart = self.cursor.refresh()?.saturating_sub(capacity / 2);
+            let restart = self.cursor.refresh_published_position()?.saturating_sub(capacity / 2);
             if restart <= start {
                 // The writer is overwriting all that it has published.
                 break;
@@ -370,7 +375,7 @@ impl PointerReader {
         Ok(ReadResult { count: 0, lost })
     }
 
-    pub(crate) fn take(&mut self, entries: &[Entry]) {
+    pub(crate) fn take_entries(&mut self, entries: &[Entry]) {
         self.cursor.next += entries.len() as u64;
         self.cursor.taken.blocks += entries.len() as u64;
         self.cursor.taken.bytes += total_view_length(entries);
@@ -384,7 +389,7 @@ impl PointerReader {
 
     /// Copies published entries into columns of equal length, beginning at position `from`. Returns
     /// the sum of the entries' view lengths in bytes.
-    pub(crate) fn copy(
+    pub(crate) fn copy_to_columns(
         &self,
         from: u64,
         pointers: &mut [RichPointer],
@@ -411,14 +416,14 @@ impl PointerReader {
                     let [p0, p1, c0, c1]: [u64; 4] = words;
                     *pointer = add_length(RichPointer::from_words([p0, p1]));
                     *context = zerocopy::transmute!([c0, c1]);
-                    *marks = Marks::bare(pointer.length());
+                    *marks = Marks::for_plain_block(pointer.length());
                 });
             }
             EntryColumns::Pointer => {
                 self.slots().load_entries(from, columns, |((pointer, context), marks), words| {
                     *pointer = add_length(RichPointer::from_words(words));
                     *context = BlockMetadata::default();
-                    *marks = Marks::bare(pointer.length());
+                    *marks = Marks::for_plain_block(pointer.length());
                 });
             }
         }
@@ -544,7 +549,7 @@ impl<'s> EntrySlots<'s> {
 #[inline]
 fn entry_without_marks(pointer: [u64; 2], context: BlockMetadata) -> Entry {
     let pointer = RichPointer::from_words(pointer);
-    Entry::new(pointer, context, Marks::bare(pointer.length()))
+    Entry::new(pointer, context, Marks::for_plain_block(pointer.length()))
 }
 
 impl Drop for PointerReader {

@@ -21,7 +21,7 @@ use sys::memory::{Mapping, Memfd, Seals};
 pub const DAEMON_ID_MIN: u32 = 1 << 23;
 /// Name of the environment variable through which a program finds the counter of its process tree.
 /// The value is a descriptor and an inode number, separated by a colon.
-pub const COUNTER_VARIABLE: &str = "STREAMLINE_IDS";
+pub const ID_COUNTER_VARIABLE: &str = "STREAMLINE_IDS";
 /// Number of ids that a process takes from the counter of its tree at a time.
 const ID_RANGE_LENGTH: u32 = 16;
 
@@ -38,7 +38,7 @@ pub struct IdRange {
 /// daemon, or if the daemon has run out of ids. May block for the duration of a call to the daemon.
 pub type IdSource = fn() -> Option<IdRange>;
 
-static SOURCE: OnceLock<IdSource> = OnceLock::new();
+static ID_SOURCE: OnceLock<IdSource> = OnceLock::new();
 static PROCESS_IDS: Mutex<ProcessIds> =
     Mutex::new(ProcessIds { process: 0, next: 0, end: 0, tree: None });
 
@@ -64,7 +64,7 @@ struct TreeCounter {
 /// Sets the source of id ranges. Must be called before the first id is allocated. Only the first
 /// call has an effect.
 pub fn set_id_source(source: IdSource) {
-    let _ = SOURCE.set(source);
+    let _ = ID_SOURCE.set(source);
 }
 
 /// Returns an id that no other dbuf has had, or `None` if all ids are used or the counter of the
@@ -76,7 +76,7 @@ pub fn allocate_id() -> Option<DbufId> {
         (ids.process, ids.next, ids.end) = (process, 0, 0);
     }
     if ids.next == ids.end {
-        let given = SOURCE.get().and_then(|source| source()).filter(is_daemon_range);
+        let given = ID_SOURCE.get().and_then(|source| source()).filter(is_daemon_range);
         let range = given.or_else(|| ids.take_tree_range())?;
         (ids.next, ids.end) = (range.first, range.first + range.count);
     }
@@ -84,7 +84,7 @@ pub fn allocate_id() -> Option<DbufId> {
     DbufId::new(ids.next - 1)
 }
 
-/// Returns the value of [`COUNTER_VARIABLE`] for a program that is about to be started, and a
+/// Returns the value of [`ID_COUNTER_VARIABLE`] for a program that is about to be started, and a
 /// duplicate of the counter's descriptor, numbered `from` or higher, for that program to inherit.
 pub fn duplicate_id_counter(from: i32) -> std::io::Result<(String, OwnedFd)> {
     let mut ids = PROCESS_IDS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,17 +122,17 @@ impl ProcessIds {
 
 impl TreeCounter {
     fn create() -> Option<Self> {
-        let file = Memfd::create("streamline-ids", abi::ring::PAGE).ok()?;
+        let file = Memfd::create("streamline-ids", abi::ring::PAGE_SIZE).ok()?;
         file.seal(Seals::SIZE).ok()?;
         let memory = file.map().ok()?;
         Some(Self { file: file.into(), memory })
     }
 
-    /// Opens the counter that [`COUNTER_VARIABLE`] names. Returns `None` if the variable is not
+    /// Opens the counter that [`ID_COUNTER_VARIABLE`] names. Returns `None` if the variable is not
     /// set, or if the descriptor in it was not inherited, in which case its number belongs to
     /// another file or to none.
     fn open_inherited() -> Option<Self> {
-        let variable = std::env::var(COUNTER_VARIABLE).ok()?;
+        let variable = std::env::var(ID_COUNTER_VARIABLE).ok()?;
         let (number, inode) = variable.split_once(':')?;
         let (number, inode) = (number.parse().ok()?, inode.parse().ok()?);
         if sys::preload::inode(number) != Some(inode) {
@@ -140,7 +140,8 @@ impl TreeCounter {
         }
         let copy = sys::preload::borrow_descriptor(number)?.try_clone_to_owned().ok()?;
         let file = Memfd::from_fd(copy).ok()?;
-        let has_size = file.seals().ok()?.contains(Seals::SIZE) && file.len() == abi::ring::PAGE;
+        let has_size =
+            file.seals().ok()?.contains(Seals::SIZE) && file.len() == abi::ring::PAGE_SIZE;
         let memory = has_size.then(|| file.map())?.ok()?;
         Some(Self { file: file.into(), memory })
     }

@@ -139,7 +139,7 @@ impl JoinQueue {
     }
 
     /// Announces that the writer has exited, and notifies the registered doorbell.
-    pub(crate) fn end(&self) {
+    pub(crate) fn announce_writer_exit(&self) {
         let mut state = self.lock();
         state.has_ended = true;
         if let Some(doorbell) = &state.doorbell {
@@ -197,7 +197,7 @@ impl JoiningReader {
     fn set_start_if_unset(&mut self, start: u64) {
         if self.start.is_none() {
             self.start = Some(start);
-            self.page.word(reader::CURSOR).store(start, Ordering::Release);
+            self.page.word(reader::RELEASED_POSITION).store(start, Ordering::Release);
         }
     }
 

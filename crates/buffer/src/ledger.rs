@@ -10,7 +10,7 @@ pub struct WriterCounts {
     pub blocks: u64,
     /// Bytes of the blocks put. In a ring of rich pointers, the sum of their view lengths.
     pub bytes: u64,
-    /// Blocks dropped because the ring was full ([`crate::Policy::DropNew`]).
+    /// Blocks dropped because the ring was full ([`crate::OverflowPolicy::DropNew`]).
     pub dropped: u64,
     /// Number of bytes in the dropped blocks.
     pub dropped_bytes: u64,
@@ -23,7 +23,7 @@ pub struct ReaderCounts {
     pub blocks: u64,
     /// Number of bytes in the blocks read.
     pub bytes: u64,
-    /// Blocks overwritten before this reader reached them ([`crate::Policy::Overwrite`]).
+    /// Blocks overwritten before this reader reached them ([`crate::OverflowPolicy::Overwrite`]).
     pub lost: u64,
     /// Blocks that this reader chose not to take: blocks put before the reader joined, or blocks
     /// that a newer block superseded ([`crate::rate`]).
@@ -35,7 +35,7 @@ impl WriterCounts {
     /// ring. `taken` contains the reader's counts. Returns `None` if they contradict the writer's
     /// counts.
     #[must_use]
-    pub fn resident(&self, taken: &ReaderCounts) -> Option<u64> {
+    pub fn resident_blocks(&self, taken: &ReaderCounts) -> Option<u64> {
         self.blocks.checked_sub(taken.blocks)?.checked_sub(taken.lost)?.checked_sub(taken.skipped)
     }
 

@@ -23,7 +23,7 @@ pub mod atomic;
     unsafe_code,
     reason = "gives one thread at a time access to a value; invariants in the file"
 )]
-pub mod biased;
+pub mod biased_lock;
 pub mod byte_ring;
 #[cfg(not(loom))]
 pub mod compression;
@@ -39,7 +39,7 @@ pub mod doorbells;
 mod fault;
 #[cfg(not(loom))]
 #[expect(unsafe_code, reason = "one instruction that copies what others may write")]
-pub mod foreign;
+pub mod foreign_memory;
 pub mod ibuf;
 #[cfg(not(loom))]
 pub mod ids;
@@ -77,7 +77,7 @@ pub use ledger::{ReaderCounts, WriterCounts};
 
 /// The policy that applies when a ring is full. [SL §5.2]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Policy {
+pub enum OverflowPolicy {
     /// The writer waits for the slowest reader.
     #[default]
     Block = 0,
@@ -88,7 +88,7 @@ pub enum Policy {
 }
 
 #[cfg(not(loom))]
-impl Policy {
+impl OverflowPolicy {
     /// Returns the number that stands for this policy in the geometry of a ring.
     pub const fn code(self) -> u32 {
         self as u32

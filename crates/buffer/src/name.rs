@@ -22,27 +22,27 @@
 //! the name, the owner's host listens on a spare socket instead, which clients find (`holder`).
 //!
 //! A reader that joins a running stream starts *now*: after the last published block
-//! ([`stream::joinable`]). When the reader leaves or is killed, its socket hangs up and its slot is
-//! released.
+//! ([`stream::joinable_stream`]). When the reader leaves or is killed, its socket hangs up and its
+//! slot is released.
 //!
 //! Deviation from the paper: names are not files yet; `PipesFS` will show them in a file system.
 
 mod address;
 mod error;
-pub(crate) mod holder;
 mod host;
 mod inbox;
 mod open;
 mod quotas;
 mod region;
 mod reply;
+pub(crate) mod socket_owner;
 
 pub use address::Address;
 pub use error::Error;
-pub use host::{Host, NameEntry, ReaderLimits};
-pub use inbox::{Arrival, Inbox};
+pub use host::{NameEntry, NameHost, ReaderLimits};
+pub use inbox::{AcceptedWriter, Inbox};
 pub use open::{
-    OpenRequest, OpenedObject, open, open_address, open_region, open_stream, open_write,
+    OpenRequest, OpenedObject, open, open_address, open_inbox_writer, open_region, open_stream,
 };
 pub use region::SharedRegion;
 

@@ -1,10 +1,10 @@
 //! Page size, population and NUMA node for the memory of a ring or pool. [Th §5.3.3], BASELINES,
 //! working set
 //!
-//! [`choose`] maps a memory size and the facts of the machine ([`PageSupport`]) to a
-//! [`PageChoice`]. `Display` explains a choice, and [`PageChoice::memory`] applies it. The choice
-//! is a preference: if the kernel refuses, the next simpler kind of page is used, so no allocation
-//! fails for lack of huge pages.
+//! [`choose_pages`] maps a memory size and the facts of the machine ([`PageSupport`]) to a
+//! [`PageChoice`]. `Display` explains a choice, and [`PageChoice::create_memory`] applies it. The
+//! choice is a preference: if the kernel refuses, the next simpler kind of page is used, so no
+//! allocation fails for lack of huge pages.
 //!
 //! Measured (`examples/pages.rs`; BASELINES): walking a ring costs the same with 2 MB pages up to 4
 //! MB, and 4 to 15 % less from 16 MB on; first touch costs 12 to 16 times less. Memory of at least
@@ -51,7 +51,7 @@ const POPULATED_SIZE_MAX: usize = 4 << 20;
 /// Chooses the kind and the placement of the pages for `bytes` bytes of memory, given the
 /// properties of the machine.
 #[must_use]
-pub const fn choose(facts: &PageSupport, bytes: usize) -> PageChoice {
+pub const fn choose_pages(facts: &PageSupport, bytes: usize) -> PageChoice {
     let has_room = facts.huge > 0 && bytes >= facts.huge;
     let is_whole = has_room && bytes.is_multiple_of(facts.huge) && bytes >= RESERVED_PAGES_SIZE_MIN;
     let pages = if is_whole && facts.reserved >= bytes / facts.huge {
@@ -69,16 +69,16 @@ impl PageChoice {
     /// Chooses pages for `bytes` bytes of memory on this machine.
     #[must_use]
     pub fn for_this_machine(bytes: usize) -> Self {
-        choose(facts(), bytes)
+        choose_pages(page_support(), bytes)
     }
 
     /// Creates and maps a memfd of `len` bytes with the chosen pages, or the closest kind that the
     /// kernel grants.
-    pub fn memory(&self, name: &str, len: usize) -> sys::Result<(Memfd, Mapping)> {
+    pub fn create_memory(&self, name: &str, len: usize) -> sys::Result<(Memfd, Mapping)> {
         if self.pages == PageKind::Reserved {
             return match Memfd::create_with_huge_pages(name, len) {
                 Ok(file) => self.map_file(file, len),
-                Err(_) => Self { pages: PageKind::Transparent, ..*self }.memory(name, len),
+                Err(_) => Self { pages: PageKind::Transparent, ..*self }.create_memory(name, len),
             };
         }
         self.map_file(Memfd::create(name, len)?, len)
@@ -88,7 +88,7 @@ impl PageChoice {
         let mapping = file.map()?;
         match self.populate {
             true => self.prepare(&file, &mapping, len)?,
-            false => self.apply(&mapping),
+            false => self.advise_kernel(&mapping),
         }
         Ok((file, mapping))
     }
@@ -96,7 +96,7 @@ impl PageChoice {
     /// Applies the choice to a mapping, and allocates the first `len` bytes of its file, so that a
     /// lack of memory is an error here rather than SIGBUS later (T12).
     pub fn prepare(&self, file: &Memfd, mapping: &Mapping, len: usize) -> sys::Result<()> {
-        self.apply(mapping);
+        self.advise_kernel(mapping);
         if self.populate {
             // Through the mapping, so that the pages are of the advised kind. Kernels before 5.14
             // refuse, and then pages are faulted in; `allocate` below detects a lack of memory.
@@ -106,13 +106,13 @@ impl PageChoice {
     }
 
     /// Advises the kernel of the chosen kind of page and NUMA node for a mapping. Ignores refusals.
-    pub fn apply(&self, mapping: &Mapping) {
+    pub fn advise_kernel(&self, mapping: &Mapping) {
         if self.pages == PageKind::Transparent {
             // Refused by kernels without huge pages: the pages are then small.
             let _refused = mapping.request_huge_pages();
         }
         if self.local
-            && let Ok(node) = sys::pages::current_node()
+            && let Ok(node) = sys::pages::current_numa_node()
         {
             // Refused if this process may not use the node: pages are then placed on first touch.
             let _refused = sys::pages::prefer_numa_node(mapping, node);
@@ -122,7 +122,7 @@ impl PageChoice {
 
 /// Returns the properties of this machine on which the choice of pages depends, detected once per
 /// process.
-pub fn facts() -> &'static PageSupport {
+pub fn page_support() -> &'static PageSupport {
     static PAGE_FACTS: OnceLock<PageSupport> = OnceLock::new();
     PAGE_FACTS.get_or_init(PageSupport::detect)
 }
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn page_choice_depends_on_size_and_machine() {
-        let text = |facts: PageSupport, bytes| choose(&facts, bytes).to_string();
+        let text = |facts: PageSupport, bytes| choose_pages(&facts, bytes).to_string();
         let cases = [
             (SMALL_PAGES_ONLY, MB, "small pages, mapped at once"),
             (SMALL_PAGES_ONLY, 64 * MB, "small pages, mapped as they are used"),
@@ -204,7 +204,7 @@ mod tests {
         for pages in [PageKind::Small, PageKind::Transparent, PageKind::Reserved] {
             for (populate, local) in [(false, false), (true, false), (false, true), (true, true)] {
                 let choice = PageChoice { pages, populate, local };
-                let (file, mapping) = choice.memory("streamline-test", 2 * MB).unwrap();
+                let (file, mapping) = choice.create_memory("streamline-test", 2 * MB).unwrap();
                 assert_eq!((file.len(), mapping.len()), (2 * MB, 2 * MB));
                 let resident = file.allocated_bytes().unwrap();
                 assert_eq!(
@@ -214,12 +214,12 @@ mod tests {
                 );
                 if local {
                     let node = sys::pages::preferred_numa_node(&mapping).unwrap();
-                    assert!(node.is_none() || node == sys::pages::current_node().ok());
+                    assert!(node.is_none() || node == sys::pages::current_numa_node().ok());
                 }
                 file.seal(sys::memory::Seals::READER).unwrap();
             }
         }
-        println!("here 1 MB are {}; {:?}", PageChoice::for_this_machine(MB), facts());
+        println!("here 1 MB are {}; {:?}", PageChoice::for_this_machine(MB), page_support());
     }
 
     /// Returns true if the pages of a file are reserved huge pages, which the kernel allocates
@@ -232,11 +232,11 @@ mod tests {
     /// pages.
     #[test]
     fn transparent_pages_replace_refused_reserved_pages() {
-        const NAME: &str = "streamline-refused";
+        const MEMFD_NAME: &str = "streamline-refused";
         let choice = PageChoice { pages: PageKind::Reserved, populate: false, local: false };
-        let (_file, _mapping) = choice.memory(NAME, 2 * MB).unwrap();
+        let (_file, _mapping) = choice.create_memory(MEMFD_NAME, 2 * MB).unwrap();
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let flags = maps.split(NAME).nth(1).unwrap().lines();
+        let flags = maps.split(MEMFD_NAME).nth(1).unwrap().lines();
         let flags = flags.clone().find(|line| line.starts_with("VmFlags:")).unwrap();
         assert!(flags.split(' ').any(|flag| ["hg", "ht"].contains(&flag)), "{flags}");
     }
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn populated_memory_does_not_fault() {
         let choice = PageChoice { pages: PageKind::Small, populate: true, local: false };
-        let (_file, mapping) = choice.memory("streamline-test", MB).unwrap();
+        let (_file, mapping) = choice.create_memory("streamline-test", MB).unwrap();
         let region = crate::region::Region::mapped(mapping);
         let before = minor_faults();
         for page in 0..MB / 4096 {
@@ -260,7 +260,7 @@ mod tests {
     fn shared_ring_writer_does_not_fault_in_first_lap() {
         let id = abi::DbufId::new(1).unwrap();
         let config = crate::dbuf::BlockConfig {
-            policy: crate::Policy::Overwrite,
+            policy: crate::OverflowPolicy::Overwrite,
             ..crate::dbuf::BlockConfig::new(id)
         };
         let (mut writer, _offers) = crate::share::block_ring(&config).unwrap();

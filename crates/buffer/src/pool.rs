@@ -41,8 +41,8 @@
 //!   segment: M1 holds, and M4 holds without M3.
 
 use crate::Fault;
-use crate::slots::FREE;
-use abi::{BLOCK_MAX, DbufId, Extent, RichPointer};
+use crate::slots::FREE_SLOT;
+use abi::{BLOCK_LENGTH_MAX, DbufId, Extent, RichPointer};
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ mod packing;
 
 pub use edit::EditedBlock;
 pub use lease::Lease;
-pub use lease::Memory;
+pub use lease::PoolMemory;
 use packing::PackedSegments;
 pub use packing::PackedSize;
 
@@ -81,7 +81,7 @@ impl Default for PoolConfig {
 /// A pool: the memory to which one space writes its blocks. Used only by the thread that owns it.
 #[derive(Debug)]
 pub struct Pool {
-    memory: Arc<Memory>,
+    memory: Arc<PoolMemory>,
     /// Position of the next block; equal to `end` if no segment is open.
     next: Cell<u64>,
     /// Position after the last byte of the open segment.
@@ -148,9 +148,9 @@ pub struct PoolUsage {
 impl Pool {
     /// Creates a pool and allocates its first segment. Fails if the kernel refuses the memory.
     pub fn new(id: DbufId, config: PoolConfig) -> sys::Result<Self> {
-        let segment = config.segment.next_power_of_two().max(abi::ring::PAGE);
+        let segment = config.segment.next_power_of_two().max(abi::ring::PAGE_SIZE);
         let slots = config.segments.next_power_of_two().max(2);
-        let memory = Memory::new(id, segment, slots)?;
+        let memory = PoolMemory::new(id, segment, slots)?;
         memory.populate(0)?;
         Ok(Self::from_memory(memory, 1))
     }
@@ -165,7 +165,7 @@ impl Pool {
     }
 
     /// Wraps memory whose first `populated` slots are allocated.
-    fn from_memory(memory: Memory, populated: usize) -> Self {
+    fn from_memory(memory: PoolMemory, populated: usize) -> Self {
         let pins = vec![Cell::new(0); memory.slots.len()].into();
         let needed = vec![Cell::new(0); memory.slots.len()].into();
         Self {
@@ -194,7 +194,7 @@ impl Pool {
 
     /// Returns the memory, which leases may keep alive longer than the pool. Permanently disables
     /// [`Pool::edit`], because other parties may then read the memory.
-    pub fn memory(&self) -> &Arc<Memory> {
+    pub fn memory(&self) -> &Arc<PoolMemory> {
         self.is_exposed.set(true);
         &self.memory
     }
@@ -220,16 +220,16 @@ impl Pool {
 
     /// Returns the maximum length of a block in bytes.
     #[must_use]
-    pub fn block_max(&self) -> usize {
-        self.memory.segment_size().min(BLOCK_MAX)
+    pub fn block_length_max(&self) -> usize {
+        self.memory.segment_size().min(BLOCK_LENGTH_MAX)
     }
 
     /// Opens between `min` and `max` contiguous bytes for writing. Returns `None` if no segment is
     /// free (until pins and leases are returned and [`Pool::end_pass`] is called), if another draft
-    /// is open, if `min` exceeds [`Pool::block_max`], if the memory is lent, or if the kernel
-    /// refuses memory for a new segment.
+    /// is open, if `min` exceeds [`Pool::block_length_max`], if the memory is lent, or if the
+    /// kernel refuses memory for a new segment.
     pub fn draft(&self, min: usize, max: usize) -> Option<Draft<'_>> {
-        if self.drafting.get() || min > self.block_max() || self.is_lent() {
+        if self.drafting.get() || min > self.block_length_max() || self.is_lent() {
             return None;
         }
         if !self.fits_open_segment(min) {
@@ -237,7 +237,7 @@ impl Pool {
         }
         let position = self.next.get();
         let room = usize::try_from(self.end.get() - position).unwrap_or(0);
-        let len = room.min(max.max(min)).min(BLOCK_MAX);
+        let len = room.min(max.max(min)).min(BLOCK_LENGTH_MAX);
         // M2: the bytes are at or beyond `filled`, and no other draft can be opened now.
         self.drafting.set(true);
         Some(Draft { pool: self, position, at: self.memory.slots.offset(position), len })
@@ -356,7 +356,7 @@ impl Pool {
         let half = self.memory.segment_size() as u64 / 2;
         for (index, pins) in self.pins.iter().take(self.populated.get()).enumerate() {
             let is_mostly_unused = open == Some(index) && self.end.get() - self.next.get() > half;
-            if is_mostly_unused || pins.get() > 0 || slots.segment_number_in(index) == FREE {
+            if is_mostly_unused || pins.get() > 0 || slots.segment_number_in(index) == FREE_SLOT {
                 continue;
             }
             // M3: `&mut self`. M4: `recycle` refuses while there are leases.
@@ -376,7 +376,7 @@ impl Pool {
         let slots = &self.memory.slots;
         let mut usage = PoolUsage { segments: slots.len(), ..PoolUsage::default() };
         for (index, pins) in self.pins.iter().enumerate() {
-            usage.free += usize::from(slots.segment_number_in(index) == FREE);
+            usage.free += usize::from(slots.segment_number_in(index) == FREE_SLOT);
             usage.pinned += usize::from(pins.get() > 0);
             usage.leased += usize::from(slots.lease_count(index) > 0);
         }
@@ -394,8 +394,8 @@ impl Pool {
     /// `None` if no slot is free or there is not enough memory.
     fn open_segment(&self) -> Option<()> {
         let slots = &self.memory.slots;
-        let index = (0..slots.len()).find(|&index| slots.segment_number_in(index) == FREE)?;
-        if index >= self.populated.get() || self.is_hole(index) {
+        let index = (0..slots.len()).find(|&index| slots.segment_number_in(index) == FREE_SLOT)?;
+        if index >= self.populated.get() || self.has_no_pages(index) {
             // Out of memory: same as a pool with fewer segments.
             self.memory.populate(index).ok()?;
             self.populated.set(self.populated.get().max(index + 1));
@@ -405,7 +405,7 @@ impl Pool {
         let number = fresh + (index as u64).wrapping_sub(fresh) % count;
         self.next_number_min.set(number + 1);
         // The slot has been free since the end of a pass (M3): no slice of it exists.
-        slots.open(index, number);
+        slots.assign_segment(index, number);
         let length = self.memory.segment_size() as u64;
         self.next.set(number * length);
         self.end.set((number + 1) * length);
@@ -467,20 +467,23 @@ pub struct Draft<'a> {
 
 impl Draft<'_> {
     /// Publishes the first `used` bytes as a block, and returns the extent of the block. `used` is
-    /// limited to the length of the draft. [`Extent::within`] returns subranges of the block.
+    /// limited to the length of the draft. [`Extent::subrange`] returns parts of the block.
     pub fn commit(self, used: usize) -> Extent {
         let used = used.min(self.len);
         let memory = &self.pool.memory;
         let end = self.position + used as u64;
         let filled = end - (self.position & !(memory.segment_size() as u64 - 1));
         // M1: the bytes were written before this store, and are not written again.
-        memory.slots.fill(memory.slots.slot_of_position(self.position), filled);
+        memory.slots.set_filled_len(memory.slots.slot_of_position(self.position), filled);
         // No gap: every byte below `filled` was written since the slot was recycled. A segment that
         // arrived from a lender has no room left.
         if !self.pool.is_lent() {
             self.pool.next.set(end);
         }
-        #[expect(clippy::cast_possible_truncation, reason = "a draft has at most BLOCK_MAX bytes")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a draft has at most BLOCK_LENGTH_MAX bytes"
+        )]
         Extent::new(self.position, used as u32)
     }
 

@@ -7,8 +7,8 @@
 //!
 //! | choice | blocks read | stalls a blocking writer |
 //! |---|---|---|
-//! | [`Start::Oldest`] | all still in the ring | until it has read them |
-//! | [`Start::Now`] | blocks written from now on | from then on |
+//! | [`StartPosition::Oldest`] | all still in the ring | until it has read them |
+//! | [`StartPosition::Now`] | blocks written from now on | from then on |
 //! | [`RatePolicy::EveryBlock`] | every block, in order | until it has read each |
 //! | [`RatePolicy::Latest`] | the newest at each read | only between reads |
 
@@ -17,7 +17,7 @@ use crate::{Fault, ReaderCounts};
 
 /// The position at which a reader starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Start {
+pub enum StartPosition {
     /// The reader starts at the oldest block in the ring.
     #[default]
     Oldest,
@@ -36,7 +36,7 @@ pub enum RatePolicy {
 }
 
 /// A reader that can skip blocks; implemented by all readers of blocks in this crate.
-pub trait Skip {
+pub trait SkippingReader {
     /// Copies the next block into `out` and advances past it. Returns its length in bytes, or
     /// `None` if no block is published.
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
@@ -57,11 +57,11 @@ pub struct RatedReader<R> {
     rate: RatePolicy,
 }
 
-impl<R: Skip> RatedReader<R> {
-    /// Creates a reader with a rate policy from `reader`. With [`Start::Now`], immediately skips
-    /// all published blocks.
-    pub fn new(mut reader: R, start: Start, rate: RatePolicy) -> Result<Self, Fault> {
-        if start == Start::Now {
+impl<R: SkippingReader> RatedReader<R> {
+    /// Creates a reader with a rate policy from `reader`. With [`StartPosition::Now`], immediately
+    /// skips all published blocks.
+    pub fn new(mut reader: R, start: StartPosition, rate: RatePolicy) -> Result<Self, Fault> {
+        if start == StartPosition::Now {
             reader.skip_to_now()?;
         }
         Ok(Self { reader, rate })
@@ -89,7 +89,7 @@ impl<R: Skip> RatedReader<R> {
     }
 }
 
-impl<W: BlockWalk, P> Skip for RingReader<W, P> {
+impl<W: BlockWalk, P> SkippingReader for RingReader<W, P> {
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.read(out)
     }

@@ -8,13 +8,13 @@
 //!   [`Region::bytes_mut`], whose callers promise that no other party writes these bytes during the
 //!   borrow.
 //! - R3 Words of memory mapped read-only are only loaded, with relaxed ordering
-//!   ([`crate::atomic::acquire`]). Callers ensure this; a store crashes the process and corrupts
-//!   nothing.
+//!   ([`crate::atomic::load_acquire`]). Callers ensure this; a store crashes the process and
+//!   corrupts nothing.
 
 use crate::atomic::AtomicU64;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use sys::memory::{Lender, Mapping, ReadMapping};
+use sys::memory::{Mapping, ReadMapping, SegmentLender};
 
 /// An owned range of memory.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ enum Owner {
     Heap(Arc<[CacheLinePair]>),
     Mapping(Mapping),
     ReadOnlyMapping(ReadMapping),
-    Lent(Arc<dyn Lender>),
+    Lent(Arc<dyn SegmentLender>),
 }
 
 /// A pair of cache lines. Words in different pairs are never in the same line, nor in two lines
@@ -80,7 +80,7 @@ impl Region {
     /// Wraps memory that a lender fills and takes back. Invariant M7 of `pool` determines when each
     /// byte may be accessed.
     #[cfg(not(loom))]
-    pub(crate) fn lent(lender: Arc<dyn Lender>) -> Self {
+    pub(crate) fn lent(lender: Arc<dyn SegmentLender>) -> Self {
         let words = lender.segment_size() * lender.segment_count() / 8;
         Self { base: lender.base().cast::<AtomicU64>(), words, owner: Owner::Lent(lender) }
     }

@@ -81,7 +81,7 @@ impl ScalingParameters {
     /// ring never exceeds the caches, since the memory for a larger ring would have to be reserved
     /// from the start.
     #[must_use]
-    pub fn for_deck_cut(caches: &[usize]) -> Self {
+    pub fn for_in_place_resizing(caches: &[usize]) -> Self {
         Self { low: 40, high: 60, remote: 0, ..Self::for_reallocation(caches) }
     }
 
@@ -97,7 +97,7 @@ impl ScalingParameters {
 
     /// Returns these parameters with a lower bound of `least` bytes on every size except `remote`.
     #[must_use]
-    pub fn at_least(self, least: usize) -> Self {
+    pub fn with_minimum_size(self, least: usize) -> Self {
         let beyond = |(low, high): (usize, usize)| (low.max(least), high.max(least));
         Self {
             same_processor: beyond(self.same_processor),
@@ -108,7 +108,7 @@ impl ScalingParameters {
 
     /// Returns these parameters with every size limited to `most` bytes.
     #[must_use]
-    pub fn at_most(self, most: usize) -> Self {
+    pub fn with_maximum_size(self, most: usize) -> Self {
         let within = |(low, high): (usize, usize)| (low.min(most), high.min(most));
         let (same_processor, shared_cache) =
             (within(self.same_processor), within(self.shared_cache));
@@ -254,7 +254,7 @@ impl SizingState {
     }
 
     /// Decides on the size of the ring at the end of a round, from the measurements of this round.
-    pub fn decide(&mut self, round: RoundMeasurements) -> SizeDecision {
+    pub fn decide_size(&mut self, round: RoundMeasurements) -> SizeDecision {
         self.rounds += 1;
         let step = if self.should_exceed_caches(&round) {
             SizeDecision { capacity: self.scaling.remote, why: SizeReason::Remote }
@@ -390,7 +390,7 @@ mod tests {
     ) -> Vec<usize> {
         let mut capacity = from;
         let next = |_| {
-            capacity = scale.decide(round(capacity)).capacity;
+            capacity = scale.decide_size(round(capacity)).capacity;
             scale.count_applied_change();
             capacity
         };
@@ -441,7 +441,7 @@ mod tests {
         assert_eq!(sizes_apart[59], 64 << 20, "{scale}");
         let on_same = |c| round_at(c, 0, SidePlacement::SameProcessor);
         assert_eq!(sizes_after_rounds(&mut scale, 64 << 20, 9, on_same)[8], 256 << 10);
-        let mut cut = SizingState::new(ScalingParameters::for_deck_cut(&CACHES));
+        let mut cut = SizingState::new(ScalingParameters::for_in_place_resizing(&CACHES));
         assert_eq!(
             sizes_after_rounds(&mut cut, 16 << 20, 60, slow)[59],
             4 << 20,
@@ -457,7 +457,7 @@ mod tests {
         let third = |c| round_at(c, c / 3, SidePlacement::SameProcessor);
         let mut moved = SizingState::new(ScalingParameters::for_reallocation(&CACHES));
         assert_eq!(sizes_after_rounds(&mut moved, 512 << 10, 9, third)[8], 512 << 10);
-        let mut cut = SizingState::new(ScalingParameters::for_deck_cut(&CACHES));
+        let mut cut = SizingState::new(ScalingParameters::for_in_place_resizing(&CACHES));
         assert_eq!(sizes_after_rounds(&mut cut, 512 << 10, 9, third)[8], 256 << 10);
     }
 

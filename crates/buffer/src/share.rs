@@ -18,15 +18,15 @@
 //! ([`crate::dbuf::BlockWriter::disconnect`], T8). No futex is shared: untrusted peers notify each
 //! other through sockets.
 
-use crate::atomic::acquire;
+use crate::atomic::load_acquire;
 use crate::cursor::{POSITION_MAX, ReaderCursor, RingMemory};
 use crate::join::{JoinQueue, ReaderConnection, ReaderTicket};
 use crate::pages::PageChoice;
 use crate::region::Region;
 use crate::trust::TrustProof;
-use crate::{Policy, dbuf, ibuf};
+use crate::{OverflowPolicy, dbuf, ibuf};
 use abi::DbufId;
-use abi::ring::{PAGE, RecordHeader, RingGeometry, reader, writer};
+use abi::ring::{PAGE_SIZE, RecordHeader, RingGeometry, reader, writer};
 use segment::OfferedSegment;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -70,7 +70,7 @@ pub fn pointer_ring(
     id: DbufId,
 ) -> sys::Result<(ibuf::PointerWriter, Vec<RingOffer>)> {
     let (entries, stride) = (config.entries.max(1).next_power_of_two(), config.columns.stride());
-    let bytes = (entries * stride).max(PAGE);
+    let bytes = (entries * stride).max(PAGE_SIZE);
     let geometry = ring_geometry(id, bytes, stride, config.policy, config.readers);
     let (store, offers) = create_ring(geometry, (bytes / stride) as u64, config.policy)?;
     Ok((ibuf::PointerWriter::new(store, config.columns), offers))
@@ -116,16 +116,16 @@ impl JoinState {
         &self,
         doorbell: SocketDoorbell,
     ) -> sys::Result<Option<(ReaderTicket, RingOffer)>> {
-        let current = self.current();
+        let current = self.lock_current_segment();
         let (cursor, page) = current.files.create_reader_page()?;
-        let published = || acquire(current.store.writer.word(writer::COMMIT));
+        let published = || load_acquire(current.store.writer.word(writer::COMMITTED_POSITION));
         let contact = ReaderConnection { doorbell, page: duplicate(&cursor)? };
         let ticket = self.queue.join(Arc::new(page), Some(contact), published);
         ticket.map(|ticket| Ok((ticket, current.files.create_offer(cursor)?))).transpose()
     }
 
     /// Locks and returns the current segment; no reader can join while the guard lives.
-    pub(crate) fn current(&self) -> MutexGuard<'_, OfferedSegment> {
+    pub(crate) fn lock_current_segment(&self) -> MutexGuard<'_, OfferedSegment> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -137,23 +137,23 @@ impl RingOffer {
         [self.geometry.as_fd(), self.ring.as_fd(), self.cursor.as_fd()]
     }
 
-    /// Wraps received descriptors, unchecked. Fails with [`Refusal::Descriptors`] unless there are
-    /// three.
-    pub fn from_descriptors(descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
+    /// Wraps received descriptors, unchecked. Fails with [`OfferRefusal::Descriptors`] unless there
+    /// are three.
+    pub fn from_descriptors(descriptors: Vec<OwnedFd>) -> Result<Self, OfferRefusal> {
         let count = descriptors.len();
         let [geometry, ring, cursor] =
-            <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| Refusal::Descriptors(count))?;
+            <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| OfferRefusal::Descriptors(count))?;
         Ok(Self { geometry, ring, cursor })
     }
 
     /// Returns a proof that the creator of the ring can be trusted ([`TrustProof`]), or `None` if
     /// it cannot.
-    pub(crate) fn creator(&self) -> Option<TrustProof> {
+    pub(crate) fn creator_trust(&self) -> Option<TrustProof> {
         TrustProof::for_file_creator(&self.ring)
     }
 
     /// Validates the descriptors and opens a ring of blocks.
-    pub fn open_block_reader(self) -> Result<dbuf::ForeignBlockReader, Refusal> {
+    pub fn open_block_reader(self) -> Result<dbuf::ForeignBlockReader, OfferRefusal> {
         Ok(self.open_block_reader_with_seals(Seals::READER)?.0)
     }
 
@@ -162,23 +162,23 @@ impl RingOffer {
     pub(crate) fn open_block_reader_with_seals(
         self,
         seals: Seals,
-    ) -> Result<(dbuf::ForeignBlockReader, RingGeometry), Refusal> {
+    ) -> Result<(dbuf::ForeignBlockReader, RingGeometry), OfferRefusal> {
         let (geometry, policy) = read_geometry(&self.geometry, RingGeometry::MAGIC)?;
         if geometry.stride != 0 {
-            return Err(Refusal::Geometry(geometry));
+            return Err(OfferRefusal::Geometry(geometry));
         }
         let (store, start) = self.attach(&geometry, geometry.capacity, policy, seals)?;
         Ok((dbuf::ForeignBlockReader::new(ReaderCursor::starting_at(store, 0, start)), geometry))
     }
 
     /// Validates the descriptors and opens a ring of rich pointers.
-    pub fn open_pointer_reader(self) -> Result<ibuf::PointerReader, Refusal> {
+    pub fn open_pointer_reader(self) -> Result<ibuf::PointerReader, OfferRefusal> {
         let (geometry, policy) = read_geometry(&self.geometry, RingGeometry::MAGIC)?;
         let lanes = match geometry.stride {
             16 => ibuf::EntryColumns::Pointer,
             32 => ibuf::EntryColumns::Metadata,
             64 => ibuf::EntryColumns::Marks,
-            _ => return Err(Refusal::Geometry(geometry)),
+            _ => return Err(OfferRefusal::Geometry(geometry)),
         };
         let entries = geometry.capacity / u64::from(geometry.stride);
         let (store, start) = self.attach(&geometry, entries, policy, Seals::READER)?;
@@ -192,17 +192,17 @@ impl RingOffer {
         &self,
         geometry: &RingGeometry,
         capacity: u64,
-        policy: Policy,
+        policy: OverflowPolicy,
         seals: Seals,
-    ) -> Result<(Arc<RingMemory>, u64), Refusal> {
+    ) -> Result<(Arc<RingMemory>, u64), OfferRefusal> {
         let writer = map_ring(&self.ring, geometry, seals)?;
-        let cursor = check_file(&self.cursor, "cursor", Seals::SIZE, PAGE)?;
+        let cursor = check_file(&self.cursor, "cursor", Seals::SIZE, PAGE_SIZE)?;
         let page = Region::mapped(cursor.map()?);
-        let start = acquire(page.word(reader::CURSOR));
+        let start = load_acquire(page.word(reader::RELEASED_POSITION));
         if start > POSITION_MAX
             || (geometry.stride == 0 && !start.is_multiple_of(RecordHeader::SIZE as u64))
         {
-            return Err(Refusal::Start(start));
+            return Err(OfferRefusal::Start(start));
         }
         Ok((RingMemory::new(writer, Box::new([Arc::new(page)]), capacity, policy), start))
     }
@@ -215,7 +215,7 @@ const CAPACITY_MAX: u64 = 1 << 40;
 /// Reason why an offer was refused. At most the geometry and the start position of a refused offer
 /// have been read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum OfferRefusal {
     /// The message has the wrong number of descriptors, or is malformed. Contains the number of
     /// descriptors received.
     #[error("malformed message for a ring, with {0} descriptors")]
@@ -263,7 +263,7 @@ fn ring_geometry(
     id: DbufId,
     bytes: usize,
     stride: usize,
-    policy: Policy,
+    policy: OverflowPolicy,
     readers: usize,
 ) -> RingGeometry {
     let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
@@ -284,7 +284,7 @@ fn ring_geometry(
 fn create_ring(
     geometry: RingGeometry,
     capacity: u64,
-    policy: Policy,
+    policy: OverflowPolicy,
 ) -> sys::Result<(Arc<RingMemory>, Vec<RingOffer>)> {
     let files = SharedFiles::create(&geometry)?;
     // A writer that punches holes needs a ring without the write seal.
@@ -307,9 +307,10 @@ impl SharedFiles {
     /// Creates the files for the geometry and for the ring, and seals the geometry.
     fn create(geometry: &RingGeometry) -> sys::Result<Self> {
         let bytes = usize::try_from(geometry.capacity.max(geometry.extent)).unwrap_or(usize::MAX);
-        let ring = Memfd::create("streamline-ring", bytes.saturating_add(PAGE))?;
+        let ring = Memfd::create("streamline-ring", bytes.saturating_add(PAGE_SIZE))?;
         // Memory beyond the present capacity is not allocated.
-        let used = usize::try_from(geometry.capacity).unwrap_or(usize::MAX).saturating_add(PAGE);
+        let used =
+            usize::try_from(geometry.capacity).unwrap_or(usize::MAX).saturating_add(PAGE_SIZE);
         Ok(Self { geometry: create_geometry_file(geometry)?, ring, used })
     }
 
@@ -325,8 +326,8 @@ impl SharedFiles {
     /// Creates and maps the page of a reader. The writer may store into this page only before it
     /// sends the offer.
     fn create_reader_page(&self) -> sys::Result<(Memfd, Region)> {
-        let cursor = Memfd::create("streamline-cursor", PAGE)?;
-        cursor.allocate(0, PAGE)?;
+        let cursor = Memfd::create("streamline-cursor", PAGE_SIZE)?;
+        cursor.allocate(0, PAGE_SIZE)?;
         let page = Region::mapped(cursor.map()?);
         cursor.seal(Seals::SIZE)?;
         Ok((cursor, page))
@@ -338,7 +339,7 @@ impl SharedFiles {
         writer: Region,
         readers: u32,
         capacity: u64,
-        policy: Policy,
+        policy: OverflowPolicy,
     ) -> sys::Result<(Arc<RingMemory>, Vec<RingOffer>)> {
         let (mut pages, mut offers) = (Vec::new(), Vec::new());
         for _ in 0..readers {
@@ -359,7 +360,7 @@ impl SharedFiles {
 /// forked in the meantime would inherit the mapping until it executes another program, and a file
 /// with a writable mapping cannot be sealed against writes.
 fn create_geometry_file(geometry: &RingGeometry) -> sys::Result<Memfd> {
-    let file = File::from(OwnedFd::from(Memfd::create("streamline-geometry", PAGE)?));
+    let file = File::from(OwnedFd::from(Memfd::create("streamline-geometry", PAGE_SIZE)?));
     file.write_all_at(geometry.as_bytes(), 0)
         .map_err(|why| sys::Error::new("pwrite", "a geometry", why.raw_os_error().unwrap_or(0)))?;
     let file = Memfd::from_fd(OwnedFd::from(file))?;
@@ -375,32 +376,37 @@ fn duplicate(file: &impl AsFd) -> sys::Result<OwnedFd> {
 
 /// Reads a sealed geometry. Returns the geometry and its policy. Fails unless the geometry has this
 /// magic number and valid dimensions.
-fn read_geometry(geometry: &OwnedFd, magic: u64) -> Result<(RingGeometry, Policy), Refusal> {
-    let file = check_file(geometry, "geometry", Seals::FROZEN, PAGE)?;
+fn read_geometry(
+    geometry: &OwnedFd,
+    magic: u64,
+) -> Result<(RingGeometry, OverflowPolicy), OfferRefusal> {
+    let file = check_file(geometry, "geometry", Seals::FROZEN, PAGE_SIZE)?;
     let mapping = Region::read_only(file.map_read()?);
     let mut bytes = [0; size_of::<RingGeometry>()];
-    crate::foreign::copy_out(mapping.words(), 0, &mut bytes);
+    crate::foreign_memory::copy_out(mapping.words(), 0, &mut bytes);
     let geometry = RingGeometry::read_from_bytes(&bytes).unwrap_or_default();
-    let policy = Policy::from_code(geometry.policy).ok_or(Refusal::Geometry(geometry))?;
+    let policy =
+        OverflowPolicy::from_code(geometry.policy).ok_or(OfferRefusal::Geometry(geometry))?;
     let capacity = geometry.capacity;
     let plausible = geometry.magic == magic
         && capacity.is_power_of_two()
-        && (PAGE as u64..=CAPACITY_MAX).contains(&capacity)
+        && (PAGE_SIZE as u64..=CAPACITY_MAX).contains(&capacity)
         && (geometry.extent == 0
-            || (capacity..=CAPACITY_MAX).contains(&geometry.extent) && policy != Policy::Overwrite);
-    if plausible { Ok((geometry, policy)) } else { Err(Refusal::Geometry(geometry)) }
+            || (capacity..=CAPACITY_MAX).contains(&geometry.extent)
+                && policy != OverflowPolicy::Overwrite);
+    if plausible { Ok((geometry, policy)) } else { Err(OfferRefusal::Geometry(geometry)) }
 }
 
 /// Maps a ring read-only. Fails unless the file has the size in the geometry and at least these
 /// seals. With [`Seals::READER`], the seals that a reader requires of an untrusted writer, also
 /// fails if the capacity of the ring can change in place.
-fn map_ring(file: &OwnedFd, geometry: &RingGeometry, seals: Seals) -> Result<Region, Refusal> {
+fn map_ring(file: &OwnedFd, geometry: &RingGeometry, seals: Seals) -> Result<Region, OfferRefusal> {
     // A ring that changes capacity is read only by readers that trust its writer.
     if seals == Seals::READER && geometry.extent > 0 {
-        return Err(Refusal::Geometry(*geometry));
+        return Err(OfferRefusal::Geometry(*geometry));
     }
     let bytes = usize::try_from(geometry.capacity.max(geometry.extent)).unwrap_or(usize::MAX);
-    let ring = check_file(file, "ring", seals, bytes.saturating_add(PAGE))?;
+    let ring = check_file(file, "ring", seals, bytes.saturating_add(PAGE_SIZE))?;
     Ok(Region::read_only(ring.map_read()?))
 }
 
@@ -411,16 +417,16 @@ fn check_file(
     part: &'static str,
     seals: Seals,
     size: usize,
-) -> Result<Memfd, Refusal> {
+) -> Result<Memfd, OfferRefusal> {
     let file = Memfd::from_fd(duplicate(fd)?)?;
     let on = file.seals()?;
     if !on.contains(seals) {
-        return Err(Refusal::Unsealed { file: part, seals: on });
+        return Err(OfferRefusal::Unsealed { file: part, seals: on });
     }
     // The size was read before the seals; it is final only now, so it is read again.
     let file = Memfd::from_fd(file.into())?;
     if file.len() != size {
-        return Err(Refusal::Size { file: part, is: file.len(), expected: size });
+        return Err(OfferRefusal::Size { file: part, is: file.len(), expected: size });
     }
     Ok(file)
 }

@@ -39,8 +39,8 @@ use sys::eventfd::EventFd;
 #[derive(Debug, Default)]
 pub struct Doorbell {
     word: AtomicU32,
-    /// 1 if [`Doorbell::notify_room`] does not wake the sleepers, because they do not wait for
-    /// room; otherwise 0.
+    /// 1 if [`Doorbell::notify_freed_room`] does not wake the sleepers, because they do not wait
+    /// for room; otherwise 0.
     ignores_room: AtomicU32,
     /// Event that each notification signals as well, for a sleeper that polls descriptors.
     #[cfg(not(loom))]
@@ -49,12 +49,12 @@ pub struct Doorbell {
     sleepers: (loom::sync::Mutex<()>, loom::sync::Condvar),
 }
 
-/// The result of [`Doorbell::listen`], required by [`Doorbell::sleep`]: proof that the caller
-/// listened before its last check for work.
+/// The result of [`Doorbell::prepare_to_sleep`], required by [`Doorbell::sleep`]: proof that the
+/// caller listened before its last check for work.
 #[derive(Clone, Copy, Debug)]
 pub struct SleepTicket(u32);
 
-const WAITING: u32 = 1;
+const WAITING_FLAG: u32 = 1;
 const EPOCH_STEP: u32 = 2;
 
 impl Doorbell {
@@ -64,8 +64,8 @@ impl Doorbell {
         Self::default()
     }
 
-    /// Creates a doorbell for [`Doorbell::sleep_among`]. Every notification that wakes a sleeper
-    /// then costs one more system call. Fails if the kernel refuses an event descriptor.
+    /// Creates a doorbell for [`Doorbell::sleep_with_descriptors`]. Every notification that wakes a
+    /// sleeper then costs one more system call. Fails if the kernel refuses an event descriptor.
     #[cfg(not(loom))]
     pub fn with_alarm() -> sys::Result<Self> {
         let doorbell = Self::new();
@@ -73,8 +73,8 @@ impl Doorbell {
         Ok(doorbell)
     }
 
-    /// Adds the descriptor that [`Doorbell::sleep_among`] polls, unless there is one already. A
-    /// thread that is already sleeping is not affected.
+    /// Adds the descriptor that [`Doorbell::sleep_with_descriptors`] polls, unless there is one
+    /// already. A thread that is already sleeping is not affected.
     #[cfg(not(loom))]
     pub fn add_alarm_descriptor(&self) -> sys::Result<()> {
         if self.alarm.get().is_none() {
@@ -86,9 +86,9 @@ impl Doorbell {
 
     /// Announces that the caller is about to sleep, and returns a ticket. The caller must then
     /// check for work once more and, if there is none, call [`Doorbell::sleep`] with the ticket.
-    pub fn listen(&self) -> SleepTicket {
+    pub fn prepare_to_sleep(&self) -> SleepTicket {
         // SYNC POINT: listen; pairs with the Release in `notify`.
-        let ticket = SleepTicket(self.word.fetch_or(WAITING, Ordering::AcqRel) | WAITING);
+        let ticket = SleepTicket(self.word.fetch_or(WAITING_FLAG, Ordering::AcqRel) | WAITING_FLAG);
         // SYNC POINT: falling asleep; pairs with the fence in `has_unnotified_sleeper`.
         fence(Ordering::SeqCst);
         ticket
@@ -102,7 +102,7 @@ impl Doorbell {
     pub fn has_unnotified_sleeper(&self) -> bool {
         // SYNC POINT: falling asleep; pairs with the fence in `listen`.
         fence(Ordering::SeqCst);
-        self.word.load(Ordering::Relaxed) & WAITING != 0
+        self.word.load(Ordering::Relaxed) & WAITING_FLAG != 0
     }
 
     /// Blocks until a notification arrives that was sent after the ticket was issued. May return
@@ -123,7 +123,7 @@ impl Doorbell {
     /// ([`Doorbell::add_alarm_descriptor`]), notifications do not end the wait. May wake
     /// spuriously.
     #[cfg(not(loom))]
-    pub fn sleep_among(
+    pub fn sleep_with_descriptors(
         &self,
         ticket: SleepTicket,
         descriptors: &[BorrowedFd<'_>],
@@ -146,8 +146,8 @@ impl Doorbell {
     /// this call.
     pub fn notify(&self) -> bool {
         // SYNC POINT: notify; pairs with the Acquire in `listen`.
-        let before = self.word.fetch_and(!WAITING, Ordering::AcqRel);
-        if before & WAITING == 0 {
+        let before = self.word.fetch_and(!WAITING_FLAG, Ordering::AcqRel);
+        if before & WAITING_FLAG == 0 {
             return false;
         }
         self.word.fetch_add(EPOCH_STEP, Ordering::AcqRel);
@@ -158,7 +158,7 @@ impl Doorbell {
     /// Wakes all sleepers because room or memory has been released. Returns true if there were any
     /// sleepers. Does nothing and returns false if the sleepers have declared that they do not wait
     /// for room ([`Doorbell::set_waits_for_room`]).
-    pub fn notify_room(&self) -> bool {
+    pub fn notify_freed_room(&self) -> bool {
         // SYNC POINT: room released. A sleeper that waits for room sets the flag, listens, which
         // issues a fence, and checks for room: either it sees the room released before this fence,
         // or the flag is visible here.
@@ -167,7 +167,7 @@ impl Doorbell {
     }
 
     /// Declares whether the sleepers of this doorbell wait for room, so that
-    /// [`Doorbell::notify_room`] wakes them. By default, it does. Call this with true before
+    /// [`Doorbell::notify_freed_room`] wakes them. By default, it does. Call this with true before
     /// waiting for room.
     pub fn set_waits_for_room(&self, waits: bool) {
         self.ignores_room.store(u32::from(!waits), Ordering::Relaxed);
@@ -175,7 +175,7 @@ impl Doorbell {
 
     /// Waits until `ready` returns true: polls `ready` up to `spins` times, then sleeps between
     /// calls. Polling for as long as a wake-up takes (2 to 25 µs) pays off with two processors and
-    /// never with one; [`spins`] returns a suitable number.
+    /// never with one; [`spin_limit_for_processors`] returns a suitable number.
     pub fn wait_until(&self, spins: u32, mut ready: impl FnMut() -> bool) {
         for _ in 0..spins {
             if ready() {
@@ -184,7 +184,7 @@ impl Doorbell {
             pause();
         }
         loop {
-            let ticket = self.listen();
+            let ticket = self.prepare_to_sleep();
             if ready() {
                 return;
             }
@@ -230,7 +230,7 @@ impl Doorbell {
 
 /// Returns the number of times to poll before sleeping, on a machine with this many processors.
 #[must_use]
-pub const fn spins(processors: usize) -> u32 {
+pub const fn spin_limit_for_processors(processors: usize) -> u32 {
     if processors > 1 { 2000 } else { 0 }
 }
 
@@ -242,14 +242,14 @@ mod tests {
     fn sleeper_not_waiting_for_room_sleeps_on_when_room_is_freed() {
         let doorbell = Doorbell::new();
         let wakes = |waits| {
-            let _ticket = doorbell.listen();
+            let _ticket = doorbell.prepare_to_sleep();
             doorbell.set_waits_for_room(waits);
-            doorbell.notify_room()
+            doorbell.notify_freed_room()
         };
         assert!(wakes(true));
         assert!(!wakes(false) && doorbell.has_unnotified_sleeper());
         assert!(doorbell.notify() && !doorbell.has_unnotified_sleeper(), "for anything else");
-        assert!(!doorbell.notify_room());
+        assert!(!doorbell.notify_freed_room());
         assert!(wakes(true), "waits for room again");
     }
 
@@ -269,9 +269,9 @@ mod tests {
                     }
                 });
                 while done.load(Ordering::Acquire) == 0 {
-                    let ticket = doorbell.listen();
+                    let ticket = doorbell.prepare_to_sleep();
                     if done.load(Ordering::Acquire) == 0 {
-                        doorbell.sleep_among(ticket, &[event.as_fd()], None);
+                        doorbell.sleep_with_descriptors(ticket, &[event.as_fd()], None);
                     }
                 }
             });

@@ -5,8 +5,8 @@
 //! `pool` depend on them.
 //!
 //! SYNC POINTS:
-//! - *bytes filled*: [`Slots::fill`] stores `filled` with Release, [`Slots::locate`] loads it with
-//!   Acquire: a thread that locates a block sees its bytes.
+//! - *bytes filled*: [`Slots::set_filled_len`] stores `filled` with Release, [`Slots::locate`]
+//!   loads it with Acquire: a thread that locates a block sees its bytes.
 //! - *lease returned*: [`Slots::return_lease`] subtracts with Release, [`Slots::recycle`] loads
 //!   with Acquire: the last read of the bytes happens before their reuse.
 
@@ -30,15 +30,15 @@ struct Slot {
     leases: AtomicU64,
 }
 
-/// Number that stands for a segment number in a free slot.
-pub(crate) const FREE: u64 = u64::MAX;
+/// Value that a free slot contains instead of a segment number.
+pub(crate) const FREE_SLOT: u64 = u64::MAX;
 
 impl Slots {
     /// Creates empty slots for segments of `segment` bytes. `segment` and `slots` must be powers of
     /// two.
     pub(crate) fn new(segment: usize, slots: usize) -> Self {
         let slot = |_| Slot {
-            segment: AtomicU64::new(FREE),
+            segment: AtomicU64::new(FREE_SLOT),
             filled: AtomicU64::new(0),
             leases: AtomicU64::new(0),
         };
@@ -54,7 +54,7 @@ impl Slots {
         1 << self.shift
     }
 
-    /// Returns the number of the segment in a slot, or [`FREE`] if there is none.
+    /// Returns the number of the segment in a slot, or [`FREE_SLOT`] if there is none.
     pub(crate) fn segment_number_in(&self, slot: usize) -> u64 {
         self.slot(slot).segment.load(Ordering::Relaxed)
     }
@@ -65,15 +65,15 @@ impl Slots {
     }
 
     /// Assigns segment number `segment` to a slot, which must be free.
-    pub(crate) fn open(&self, slot: usize, segment: u64) {
+    pub(crate) fn assign_segment(&self, slot: usize, segment: u64) {
         debug_assert!(
-            self.segment_number_in(slot) == FREE && self.slot_of_segment(segment) == slot
+            self.segment_number_in(slot) == FREE_SLOT && self.slot_of_segment(segment) == slot
         );
         self.slot(slot).segment.store(segment, Ordering::Release);
     }
 
     /// Publishes the first `filled` bytes of a slot's segment.
-    pub(crate) fn fill(&self, slot: usize, filled: u64) {
+    pub(crate) fn set_filled_len(&self, slot: usize, filled: u64) {
         // SYNC POINT: bytes filled; pairs with the load in `locate`.
         self.slot(slot).filled.store(filled, Ordering::Release);
     }
@@ -107,7 +107,7 @@ impl Slots {
     pub(crate) fn contains_position(&self, slot: usize, place: Extent) -> bool {
         let resident = self.segment_number_in(slot);
         let low_bits = (1 << (Extent::POSITION_BITS - self.shift)) - 1;
-        resident != FREE && resident & low_bits == place.position() >> self.shift
+        resident != FREE_SLOT && resident & low_bits == place.position() >> self.shift
     }
 
     /// Frees a slot unless it is leased. Returns true if the slot was freed. The caller must ensure
@@ -119,7 +119,7 @@ impl Slots {
             return false;
         }
         slot.filled.store(0, Ordering::Relaxed);
-        slot.segment.store(FREE, Ordering::Relaxed);
+        slot.segment.store(FREE_SLOT, Ordering::Relaxed);
         true
     }
 
@@ -146,7 +146,7 @@ impl Slots {
         let slot = self.slot(index);
         let resident = slot.segment.load(Ordering::Acquire);
         let low_bits = (1 << (Extent::POSITION_BITS - self.shift)) - 1;
-        if resident & low_bits != number || resident == FREE {
+        if resident & low_bits != number || resident == FREE_SLOT {
             return Err(Fault::OutOfWindow(place));
         }
         let from = position & (self.segment_size() as u64 - 1);

@@ -23,8 +23,6 @@
 
 #[cfg(not(loom))]
 mod layout;
-#[cfg(not(loom))]
-mod list;
 #[cfg(all(test, loom))]
 mod models;
 #[cfg(not(loom))]
@@ -32,6 +30,8 @@ mod reader;
 mod rows;
 #[cfg(not(loom))]
 mod table;
+#[cfg(not(loom))]
+mod table_names;
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests;
 #[cfg(not(loom))]
@@ -40,10 +40,10 @@ mod writer;
 #[cfg(not(loom))]
 pub use layout::{Column, TableShape};
 #[cfg(not(loom))]
-pub use list::TableNames;
-#[cfg(not(loom))]
 pub use reader::{Snapshot, TableReader};
 #[cfg(not(loom))]
 pub use table::Table;
+#[cfg(not(loom))]
+pub use table_names::TableNames;
 #[cfg(not(loom))]
 pub use writer::TableWriter;

@@ -28,35 +28,35 @@ mod affinity;
 mod config;
 mod handover;
 mod input;
-mod note;
 mod output;
 mod presence;
-mod room;
+mod reserved_room;
 mod scaler;
-mod switch;
+mod segment_switch;
 mod waking;
+mod writer_message;
 
-pub use crate::wait::{BlockRead, ReadUntilMark, WaitResult};
-pub use admission::OFFER;
-pub use admission::{Admission, ReaderTicket, joinable, send_to};
+pub use crate::wait::{BlockReadResult, ReadUntilMarkResult, WaitResult};
+pub use admission::OFFER_MESSAGE;
+pub use admission::{Admission, ReaderTicket, joinable_stream, stream_to_sockets};
 pub use config::{Config, cache_sizes, fix_processor_count, has_single_processor};
 pub use handover::Handover;
 pub use input::Input;
 pub use output::Output;
-pub use room::ReservedRoom;
-pub use switch::ChangeError;
+pub use reserved_room::ReservedRoom;
+pub use segment_switch::ChangeError;
 pub use waking::WakingOverrides;
 
-use crate::Policy;
-use crate::share::{self, Refusal};
-use switch::Segments;
+use crate::OverflowPolicy;
+use crate::share::{self, OfferRefusal};
+use segment_switch::Segments;
 use sys::doorbell::SocketDoorbell;
 use sys::memory::Seals;
 
 /// Creates a stream. Returns the writing end, and an offer for each reader. Fails if the kernel
 /// refuses memory or sockets.
 pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
-    let is_cut = config.extent > 0 && config.ring.policy != Policy::Overwrite;
+    let is_cut = config.extent > 0 && config.ring.policy != OverflowPolicy::Overwrite;
     let extent = if is_cut { config.extent } else { 0 };
     let (writer, rings) = share::resizable_block_ring(&config.ring, extent)?;
     let file = match rings.first() {
@@ -76,15 +76,15 @@ pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
 
 /// The type tag of offers for byte streams.
 #[derive(Debug)]
-pub enum Bytes {}
+pub enum ByteStreamTag {}
 
 /// The four descriptors that a reader of a stream of bytes receives.
-pub type Offer = share::DoorbellOffer<Bytes>;
+pub type Offer = share::DoorbellOffer<ByteStreamTag>;
 
 impl Offer {
     /// Validates the descriptors and opens the reading end. Fails if they do not form a valid
     /// offer.
-    pub fn open(self) -> Result<Input, Refusal> {
+    pub fn open(self) -> Result<Input, OfferRefusal> {
         Ok(Input::new(self.ring.open_block_reader_with_seals(Seals::READER)?, self.doorbell))
     }
 
@@ -92,8 +92,8 @@ impl Offer {
     /// capacity in place, which punches holes into the memory being read; this cannot crash the
     /// reader. Blocks written by a process of the same user or of root can be read in place
     /// ([`Input::peek`]).
-    pub fn open_trusting(self) -> Result<Input, Refusal> {
-        let creator = self.ring.creator();
+    pub fn open_trusting(self) -> Result<Input, OfferRefusal> {
+        let creator = self.ring.creator_trust();
         Ok(Input::new(self.ring.open_block_reader_with_seals(Seals::SIZE)?, self.doorbell)
             .trusting(creator))
     }

@@ -13,13 +13,13 @@ impl TrustProof {
     /// Returns a proof that processes of `user` can be trusted, or `None` if `user` is neither the
     /// current user nor root.
     #[must_use]
-    pub fn of(user: u32) -> Option<Self> {
+    pub fn for_user(user: u32) -> Option<Self> {
         const ROOT_UID: u32 = 0;
         (user == ROOT_UID || user == sys::process::effective_ids().0).then_some(Self(()))
     }
 
     /// Returns a proof that the process that created a file can be trusted, or `None` if it cannot.
     pub(crate) fn for_file_creator(file: &OwnedFd) -> Option<Self> {
-        sys::descriptor::owner_uid(file).ok().and_then(Self::of)
+        sys::descriptor::owner_uid(file).ok().and_then(Self::for_user)
     }
 }

@@ -11,7 +11,7 @@
 //! lost. A bogus value in these words costs the peer at most one notification, which does not
 //! block.
 
-use crate::atomic::{Ordering, acquire, fence};
+use crate::atomic::{Ordering, fence, load_acquire};
 use crate::region::Region;
 use abi::ring::wait::{SLEEP_COUNT, THRESHOLD_ONLY, WAKE_POSITION};
 
@@ -57,7 +57,7 @@ pub enum Urgency {
 
 /// The result of a read that stops at *marks*, which are empty blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ReadUntilMark {
+pub enum ReadUntilMarkResult {
     /// Number of bytes copied, from one block or several.
     Bytes(usize),
     /// An empty block, which has been taken.
@@ -80,7 +80,7 @@ pub enum WaitResult {
 
 /// The result of reading one block of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BlockRead {
+pub enum BlockReadResult {
     /// A block of this length in bytes, which may be 0.
     Block(usize),
     /// No block is published yet.
@@ -102,7 +102,7 @@ impl Notifier {
     pub(crate) fn has_unnotified_sleeper(&self, page: &Region, at: usize) -> bool {
         // SYNC POINT: falling asleep; pairs with the fence in `announce_sleep`.
         fence(Ordering::SeqCst);
-        let count = acquire(page.word(at + SLEEP_COUNT));
+        let count = load_acquire(page.word(at + SLEEP_COUNT));
         !count.is_multiple_of(2) && count != self.notified
     }
 
@@ -115,7 +115,7 @@ impl Notifier {
             // SYNC POINT: falling asleep; pairs with the fence in `announce_sleep`.
             fence(Ordering::SeqCst);
         }
-        let count = acquire(page.word(at + SLEEP_COUNT));
+        let count = load_acquire(page.word(at + SLEEP_COUNT));
         if count.is_multiple_of(2) || count == self.notified {
             return false;
         }

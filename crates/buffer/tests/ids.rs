@@ -23,8 +23,8 @@ fn child_ids(variable: Option<&str>) -> Vec<u32> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child_prints_ids", "--nocapture"]).env(CHILD_VARIABLE, "1");
     match variable {
-        Some(variable) => command.env(ids::COUNTER_VARIABLE, variable),
-        None => command.env_remove(ids::COUNTER_VARIABLE),
+        Some(variable) => command.env(ids::ID_COUNTER_VARIABLE, variable),
+        None => command.env_remove(ids::ID_COUNTER_VARIABLE),
     };
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();

@@ -11,7 +11,7 @@
 use abi::{Class, DbufId, Entry, Extent, RichPointer};
 use loom::sync::Arc;
 use loom::thread;
-use streamline_buffer::Policy;
+use streamline_buffer::OverflowPolicy;
 use streamline_buffer::ibuf::{self, EntryColumns, PointerReader, PointerWriter, RingConfig};
 use streamline_buffer::signal::Doorbell;
 
@@ -25,10 +25,10 @@ fn run_model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
 
 fn create_ring(
     entries: usize,
-    policy: Policy,
+    policy: OverflowPolicy,
     readers: usize,
 ) -> (PointerWriter, Vec<PointerReader>) {
-    ibuf::ring(&RingConfig { entries, policy, readers, lanes: EntryColumns::Pointer })
+    ibuf::ring(&RingConfig { entries, policy, readers, columns: EntryColumns::Pointer })
 }
 
 fn numbered_entry(number: u64) -> Entry {
@@ -71,7 +71,7 @@ fn push_all(writer: &mut PointerWriter, numbers: std::ops::Range<u64>) {
 #[test]
 fn one_reader_gets_every_entry_in_order() {
     run_model(2, || {
-        let (mut writer, mut readers) = create_ring(2, Policy::Block, 1);
+        let (mut writer, mut readers) = create_ring(2, OverflowPolicy::Block, 1);
         let mut reader = readers.remove(0);
         let reading = thread::spawn(move || drain(&mut reader));
         push_all(&mut writer, 0..3);
@@ -85,7 +85,7 @@ fn one_reader_gets_every_entry_in_order() {
 #[test]
 fn slowest_of_two_readers_limits_the_writer() {
     run_model(3, || {
-        let (mut writer, readers) = create_ring(1, Policy::Block, 2);
+        let (mut writer, readers) = create_ring(1, OverflowPolicy::Block, 2);
         let reading: Vec<_> = readers
             .into_iter()
             .map(|mut reader| {
@@ -110,7 +110,7 @@ fn slowest_of_two_readers_limits_the_writer() {
 #[test]
 fn lapped_reader_gets_no_torn_entry_and_counts_loss() {
     run_model(3, || {
-        let (mut writer, mut readers) = create_ring(2, Policy::Overwrite, 1);
+        let (mut writer, mut readers) = create_ring(2, OverflowPolicy::Overwrite, 1);
         let mut reader = readers.remove(0);
         let reading = thread::spawn(move || {
             let mut out = [Entry::default(); 2];
@@ -126,7 +126,7 @@ fn lapped_reader_gets_no_torn_entry_and_counts_loss() {
         assert!(received.is_sorted_by(|a, b| a < b));
         assert_eq!(received.len() as u64, reader.counts().blocks);
         assert_eq!(
-            reader.writer_counts().resident(&reader.counts()),
+            reader.writer_counts().resident_blocks(&reader.counts()),
             Some(0),
             "got + lost = produced"
         );
@@ -137,7 +137,7 @@ fn lapped_reader_gets_no_torn_entry_and_counts_loss() {
 #[test]
 fn dropped_entries_are_counted_by_the_writer() {
     run_model(3, || {
-        let (mut writer, mut readers) = create_ring(1, Policy::DropNew, 1);
+        let (mut writer, mut readers) = create_ring(1, OverflowPolicy::DropNew, 1);
         let mut reader = readers.remove(0);
         let reading = thread::spawn(move || drain(&mut reader).len() as u64);
         for number in 0..3 {
@@ -153,7 +153,7 @@ fn dropped_entries_are_counted_by_the_writer() {
 #[test]
 fn ring_never_finishes_before_the_last_entry() {
     run_model(3, || {
-        let (mut writer, mut readers) = create_ring(2, Policy::Block, 1);
+        let (mut writer, mut readers) = create_ring(2, OverflowPolicy::Block, 1);
         let mut reader = readers.remove(0);
         let writing = thread::spawn(move || {
             writer.push(&[numbered_entry(0)]).unwrap();
@@ -168,7 +168,7 @@ fn ring_never_finishes_before_the_last_entry() {
 #[test]
 fn departed_reader_does_not_stall_the_writer() {
     run_model(3, || {
-        let (mut writer, mut readers) = create_ring(1, Policy::Block, 2);
+        let (mut writer, mut readers) = create_ring(1, OverflowPolicy::Block, 2);
         let (mut stays, leaves) = (readers.remove(0), readers.remove(0));
         writer.push(&[numbered_entry(0)]).unwrap();
         let leaving = thread::spawn(move || drop(leaves));
@@ -184,7 +184,7 @@ fn departed_reader_does_not_stall_the_writer() {
 #[test]
 fn writer_notices_that_all_readers_have_left() {
     run_model(3, || {
-        let (mut writer, mut readers) = create_ring(1, Policy::Block, 1);
+        let (mut writer, mut readers) = create_ring(1, OverflowPolicy::Block, 1);
         let reader = readers.remove(0);
         let leaving = thread::spawn(move || drop(reader));
         let mut pushed = 0;
@@ -200,7 +200,7 @@ fn writer_notices_that_all_readers_have_left() {
 #[test]
 fn counts_are_published_with_the_position() {
     run_model(3, || {
-        let (mut writer, mut readers) = create_ring(2, Policy::Block, 1);
+        let (mut writer, mut readers) = create_ring(2, OverflowPolicy::Block, 1);
         let mut reader = readers.remove(0);
         let writing = thread::spawn(move || {
             push_all(&mut writer, 0..2);
@@ -219,7 +219,7 @@ fn counts_are_published_with_the_position() {
 fn no_notification_is_lost() {
     run_model(3, || {
         let doorbell = Arc::new(Doorbell::new());
-        let (mut writer, mut readers) = create_ring(1, Policy::Block, 1);
+        let (mut writer, mut readers) = create_ring(1, OverflowPolicy::Block, 1);
         let mut reader = readers.remove(0);
         let ours = doorbell.clone();
         let sleeping = thread::spawn(move || {
@@ -265,7 +265,7 @@ fn two_sleepers_on_one_doorbell_are_both_woken() {
 fn writer_and_reader_wake_each_other() {
     run_model(2, || {
         let (full, empty) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
-        let (mut writer, mut readers) = create_ring(1, Policy::Block, 1);
+        let (mut writer, mut readers) = create_ring(1, OverflowPolicy::Block, 1);
         let mut reader = readers.remove(0);
         let (to_writer, mine) = (full.clone(), empty.clone());
         let reading = thread::spawn(move || {
@@ -278,7 +278,7 @@ fn writer_and_reader_wake_each_other() {
             }
         });
         for next in 0..2 {
-            full.wait_until(0, || writer.room(1).unwrap() > 0);
+            full.wait_until(0, || writer.free_entries(1).unwrap() > 0);
             assert_eq!(writer.push(&[numbered_entry(next)]).unwrap().put, 1);
             empty.notify();
         }

@@ -8,19 +8,19 @@ mod common;
 use abi::DbufId;
 use abi::access::AccessList;
 use common::{OtherUserProcess, wait_until, with_watchdog};
-use common::{receive, report, run};
+use common::{receive, report, spawn_test_thread};
 use std::io::stdin;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use streamline_buffer::Fault;
-use streamline_buffer::name::{self, Error, Host, ReaderLimits};
+use streamline_buffer::name::{self, Error, NameHost, ReaderLimits};
 use streamline_buffer::stream::{Config, Output};
 use sys::process::OVERFLOW_ID;
 use sys::process::effective_ids;
 
 /// Serializes these tests, because one of them counts the descriptors of this process.
-static ALONE: Mutex<()> = Mutex::new(());
+static SERIAL_TEST_LOCK: Mutex<()> = Mutex::new(());
 
 fn stream_config() -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(16384)
@@ -36,7 +36,7 @@ fn start_in_role(role: &str, name: &str) -> Option<OtherUserProcess> {
     OtherUserProcess::start(&format!("{role} {name}"))
 }
 
-fn create_stream(host: &Host, name: &str, mode: u32, limits: ReaderLimits) -> Output {
+fn create_stream(host: &NameHost, name: &str, mode: u32, limits: ReaderLimits) -> Output {
     host.create(name, AccessList::new(0, 0, mode), &stream_config(), limits).unwrap()
 }
 
@@ -44,8 +44,8 @@ fn create_stream(host: &Host, name: &str, mode: u32, limits: ReaderLimits) -> Ou
 /// descriptor to grant no write access.
 #[test]
 fn d13_other_user_reads_only_what_the_mode_permits() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (host, name) = (Host::open().unwrap(), unique_name("bits"));
+    let _alone = SERIAL_TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let (host, name) = (NameHost::open().unwrap(), unique_name("bits"));
     for (mode, opens) in [(0o644, true), (0o640, false), (0o600, false), (0o604, true)] {
         let mut output = create_stream(&host, &name, mode, ReaderLimits::default());
         let Some(other) = start_in_role("open", &format!("0/{name}")) else { return };
@@ -70,8 +70,8 @@ fn d13_other_user_reads_only_what_the_mode_permits() {
 /// A client that reopens its descriptor of a read-only region cannot write to the region.
 #[test]
 fn d17_region_is_writable_only_with_permission() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (host, name) = (Host::open().unwrap(), unique_name("region"));
+    let _alone = SERIAL_TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let (host, name) = (NameHost::open().unwrap(), unique_name("region"));
     for (mode, expected) in [(0o644, "read only"), (0o664, "read only"), (0o666, "written")] {
         let access = AccessList::new(0, 0, mode);
         let region = host.create_region(&name, access, 4096).unwrap();
@@ -88,8 +88,8 @@ fn d17_region_is_writable_only_with_permission() {
 
 #[test]
 fn killed_process_releases_its_slot_and_name() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (host, name) = (Host::open().unwrap(), unique_name("killed"));
+    let _alone = SERIAL_TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let (host, name) = (NameHost::open().unwrap(), unique_name("killed"));
     let limits = ReaderLimits { readers: 3, per_untrusted_user: 2 };
     let mut output = create_stream(&host, &name, 0o644, limits);
     for _ in 0..3 {
@@ -101,7 +101,7 @@ fn killed_process_releases_its_slot_and_name() {
             readers.push(other);
         }
         // The readers never read: the writer waits for them until they are killed.
-        let writing = run(move || {
+        let writing = spawn_test_thread(move || {
             for _ in 0..100 {
                 assert!(output.write(&[1; 1000]).unwrap());
             }
@@ -134,13 +134,13 @@ fn killed_process_releases_its_slot_and_name() {
 /// and readers find that socket.
 #[test]
 fn t13_owner_can_claim_a_squatted_name() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = SERIAL_TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let name = unique_name("squatted");
     let Some(mut other) = start_in_role("squat", &name) else { return };
     assert_eq!(other.receive_line().unwrap(), "squatting");
     let refused = name::open_stream(&name).unwrap_err();
     assert!(matches!(refused, Error::Squatted { holder: OVERFLOW_ID, .. }), "{refused}");
-    let host = Host::open().unwrap();
+    let host = NameHost::open().unwrap();
     let mut output = create_stream(&host, &name, 0o600, ReaderLimits::default());
     let again = host.create(
         &name,
@@ -183,8 +183,8 @@ fn t13_owner_can_claim_a_squatted_name() {
 /// descriptor that they receive.
 #[test]
 fn t12_hostile_client_is_bounded_and_stalls_no_client() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (host, name) = (Host::open().unwrap(), unique_name("hostile"));
+    let _alone = SERIAL_TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let (host, name) = (NameHost::open().unwrap(), unique_name("hostile"));
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let limits = ReaderLimits { readers: 8, per_untrusted_user: 2 };
     let mut output = create_stream(&host, &name, 0o644, limits);
@@ -240,7 +240,7 @@ fn run_other_process() {
         }
         "region" => hold_region(name),
         "create" => {
-            let host = Host::open().unwrap();
+            let host = NameHost::open().unwrap();
             let access = AccessList::private(effective_ids());
             let mut output =
                 host.create(name, access, &stream_config(), ReaderLimits::default()).unwrap();
@@ -280,7 +280,7 @@ fn hold_region(name: &str) {
     // The descriptor as received, before it is mapped.
     let socket = format!("streamline/{name}");
     let connection =
-        sys::abstract_socket::connect_to(socket.as_bytes(), common::patience::wait_limit())
+        sys::abstract_socket::connect_to(socket.as_bytes(), common::watchdog::wait_limit())
             .unwrap();
     let (_, files) = receive(&connection);
     let region = name::open_region(name).unwrap();

@@ -17,7 +17,7 @@ fn hangs_on_purpose() {
 #[test]
 #[ignore = "hangs on purpose"]
 fn hangs_in_a_thread_on_purpose() {
-    let forever = common::run(|| common::wait_to_be_killed(()));
+    let forever = common::spawn_test_thread(|| common::wait_to_be_killed(()));
     forever.join()
 }
 

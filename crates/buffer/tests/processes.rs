@@ -13,7 +13,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::FileExt as _;
 use streamline_buffer::dbuf::{BlockConfig, BlockWriter, ForeignBlockReader};
 use streamline_buffer::share::{self, RingOffer};
-use streamline_buffer::{Fault, Policy};
+use streamline_buffer::{Fault, OverflowPolicy};
 use sys::memory::{Memfd, Seals};
 use testkit::Random;
 
@@ -23,12 +23,12 @@ const BLOCK_LENGTH: usize = 700;
 
 /// Creates a ring with one reader. Starts the process that acts as the reader, and sends it the
 /// offer. Returns `None`, after reporting a skip, if this machine does not allow that.
-fn start_with_offer(role: &str, policy: Policy) -> Option<(BlockWriter, OtherUserProcess)> {
+fn start_with_offer(role: &str, policy: OverflowPolicy) -> Option<(BlockWriter, OtherUserProcess)> {
     let (writer, offers) = create_ring(policy, 1);
     Some((writer, offer_to_new_process(role, &offers[0])?))
 }
 
-fn create_ring(policy: Policy, readers: usize) -> (BlockWriter, Vec<RingOffer>) {
+fn create_ring(policy: OverflowPolicy, readers: usize) -> (BlockWriter, Vec<RingOffer>) {
     let id = DbufId::new(1).unwrap();
     share::block_ring(&BlockConfig { id, capacity: 16384, policy, readers }).unwrap()
 }
@@ -53,7 +53,9 @@ fn numbered_block(number: u64) -> [u8; BLOCK_LENGTH] {
 
 #[test]
 fn p4_reader_of_another_user_cannot_write_the_ring() {
-    let Some((mut writer, other)) = start_with_offer("attack", Policy::Overwrite) else { return };
+    let Some((mut writer, other)) = start_with_offer("attack", OverflowPolicy::Overwrite) else {
+        return;
+    };
     for number in 0..5 {
         put_block(&mut writer, number);
     }
@@ -71,7 +73,9 @@ fn p4_reader_of_another_user_cannot_write_the_ring() {
 
 #[test]
 fn t7_lossy_ring_between_processes_counts_exactly() {
-    let Some((mut writer, other)) = start_with_offer("drain", Policy::Overwrite) else { return };
+    let Some((mut writer, other)) = start_with_offer("drain", OverflowPolicy::Overwrite) else {
+        return;
+    };
     assert_eq!(other.receive_line().as_deref(), Some("ready"));
     const BLOCK_COUNT: u64 = 300_000;
     for number in 0..BLOCK_COUNT {
@@ -92,7 +96,9 @@ fn t7_lossy_ring_between_processes_counts_exactly() {
 
 #[test]
 fn blocking_ring_between_processes_loses_nothing() {
-    let Some((mut writer, other)) = start_with_offer("drain", Policy::Block) else { return };
+    let Some((mut writer, other)) = start_with_offer("drain", OverflowPolicy::Block) else {
+        return;
+    };
     const BLOCK_COUNT: u64 = 20_000;
     for number in 0..BLOCK_COUNT {
         wait_until("room for a block", || {
@@ -111,7 +117,7 @@ fn blocking_ring_between_processes_loses_nothing() {
 /// reader receives every block.
 #[test]
 fn t3_lying_reader_is_evicted_and_the_other_continues() {
-    let (mut writer, mut offers) = create_ring(Policy::Block, 2);
+    let (mut writer, mut offers) = create_ring(OverflowPolicy::Block, 2);
     let honest = offers.remove(1);
     let Some(mut other) = offer_to_new_process("lie", &offers[0]) else { return };
     let mut honest = honest.open_block_reader().unwrap();
@@ -126,9 +132,9 @@ fn t3_lying_reader_is_evicted_and_the_other_continues() {
         writer.publish();
         while honest.read(&mut out).unwrap().is_some() {}
     }
-    assert_eq!(writer.evicted(), 1, "counted once");
+    assert_eq!(writer.evicted_readers(), 1, "counted once");
     assert_eq!(honest.counts().blocks, number);
-    assert_eq!(writer.counts().resident(&honest.counts()), Some(0));
+    assert_eq!(writer.counts().resident_blocks(&honest.counts()), Some(0));
     other.kill();
 }
 
@@ -136,7 +142,9 @@ fn t3_lying_reader_is_evicted_and_the_other_continues() {
 /// writer has disconnected this last reader, writes fail with [`Fault::Abandoned`].
 #[test]
 fn t10_killed_reader_is_noticed_and_disconnected() {
-    let Some((mut writer, mut other)) = start_with_offer("stall", Policy::Block) else { return };
+    let Some((mut writer, mut other)) = start_with_offer("stall", OverflowPolicy::Block) else {
+        return;
+    };
     assert_eq!(other.receive_line().as_deref(), Some("stalling"));
     let mut number = 0;
     while put_block(&mut writer, number) {

@@ -7,8 +7,11 @@
 mod common;
 
 use abi::DbufId;
-use abi::ring::{LINE_WORDS, PAGE, RecordHeader, RingGeometry, writer};
-use common::{OtherUserProcess, fill_block, open, read, report, run, send_offer, with_watchdog};
+use abi::ring::{LINE_WORDS, PAGE_SIZE, RecordHeader, RingGeometry, writer};
+use common::{
+    OtherUserProcess, fill_block, read_and_check_blocks, receive_stream, report, send_offer,
+    spawn_test_thread, with_watchdog,
+};
 use common::{receive, send, wait_to_be_killed};
 use std::fs::File;
 use std::io::stdin;
@@ -76,7 +79,7 @@ fn stream_is_handed_to_another_user_and_back() {
     send_offer(&reader, &offers[0]);
     let mut input = offers.remove(1).open().unwrap();
     drop(offers);
-    let reading = run(move || read(&mut input));
+    let reading = spawn_test_thread(move || read_and_check_blocks(&mut input));
     let mut random = Random::with_replayable_seed();
     write_and_resize_watched(&mut output, 0..5000, &mut random);
     let handover = output.hand_over().unwrap();
@@ -110,7 +113,7 @@ fn readers_of_a_killed_successor_get_a_fault() {
         drop(handover);
         assert_eq!(writer.receive_line().as_deref(), Some("here"));
         writer.kill();
-        assert_eq!(read(&mut input), (10, Some(Fault::Abandoned)), "{role}");
+        assert_eq!(read_and_check_blocks(&mut input), (10, Some(Fault::Abandoned)), "{role}");
     }
 }
 
@@ -123,7 +126,7 @@ fn t11_revoked_reader_of_another_user_reads_to_revocation() {
     send_offer(&other, &offers[0]);
     let mut input = offers.remove(1).open().unwrap();
     drop(offers);
-    let reading = run(move || read(&mut input));
+    let reading = spawn_test_thread(move || read_and_check_blocks(&mut input));
     let mut random = Random::new(7);
     write_and_resize_watched(&mut output, 0..2000, &mut random);
     output.revoke(0).unwrap();
@@ -167,7 +170,7 @@ fn t2_hostile_segment_spoils_only_its_own_stream() {
     let Some(other) = OtherUserProcess::start("lie") else { return };
     let honest: [FalseSegment; 1] = [("honest", |_| false)];
     for (lie, expected) in honest.iter().chain(&FALSE_SEGMENTS) {
-        let mut input = open(&other).unwrap();
+        let mut input = receive_stream(&other).unwrap();
         let mut out = [0; 64];
         let mut read = || with_watchdog("a block of a hostile writer", || input.read(&mut out));
         assert_eq!(read(), Ok(5), "{lie}");
@@ -205,7 +208,7 @@ fn f2_f3_shrunk_ring_releases_shared_memory() {
 fn resize_large_ring(in_place: bool, large: usize, slack: i64) -> Result<(), &'static str> {
     let before = shared_memory_bytes();
     let config = stream_config(1).capacity(large);
-    let config = if in_place { config.cut(large) } else { config };
+    let config = if in_place { config.in_place_capacity_max(large) } else { config };
     let (mut output, mut offers) = match stream(&config) {
         Ok(made) => made,
         Err(error) => {
@@ -251,7 +254,7 @@ fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     match role.as_str() {
         "read" => {
-            let (count, fault) = read(&mut open(stdin()).unwrap());
+            let (count, fault) = read_and_check_blocks(&mut receive_stream(stdin()).unwrap());
             report(&format!("{count} {fault:?}"));
         }
         "write" => {
@@ -286,12 +289,12 @@ fn announce_false_segments() {
         let (own_end, peer_end) = SocketDoorbell::pair().unwrap();
         let first = segment_files(
             &valid_geometry(),
-            &[(b"first", RecordHeader::BLOCK, 0)],
+            &[(b"first", RecordHeader::KIND_BLOCK, 0)],
             Some(1),
             Seals::READER,
             0,
         );
-        let cursor = Memfd::create("cursor", PAGE).unwrap();
+        let cursor = Memfd::create("cursor", PAGE_SIZE).unwrap();
         cursor.seal(Seals::SIZE).unwrap();
         let offered = [first[0].as_fd(), first[1].as_fd(), cursor.as_fd(), peer_end.as_fd()];
         announce_false_segment(lie, &own_end);
@@ -327,7 +330,8 @@ fn announce_false_segment(lie: &str, doorbell: &SocketDoorbell) {
         "unsealed" => seals = Seals::SIZE,
         _ => {}
     }
-    let files = segment_files(&shape, &[(b"second", RecordHeader::BLOCK, 1)], None, seals, missing);
+    let files =
+        segment_files(&shape, &[(b"second", RecordHeader::KIND_BLOCK, 1)], None, seals, missing);
     if lie == "position" {
         // The ring is sealed, but its page holds no published position.
         let empty = segment_files(&RingGeometry { start: 0, ..shape }, &[], None, Seals::READER, 0);
@@ -356,14 +360,14 @@ fn segment_files(
     seals: Seals,
     missing: usize,
 ) -> [Memfd; 2] {
-    let plan = Memfd::create("geometry", PAGE).unwrap();
+    let plan = Memfd::create("geometry", PAGE_SIZE).unwrap();
     duplicate_as_file(&plan).write_all_at(shape.as_bytes(), 0).unwrap();
     plan.seal(Seals::FROZEN).unwrap();
     let bytes = usize::try_from(shape.capacity.next_power_of_two()).unwrap();
-    let ring = Memfd::create("ring", PAGE + bytes - missing).unwrap();
+    let ring = Memfd::create("ring", PAGE_SIZE + bytes - missing).unwrap();
     let mut at = shape.start;
     let put = |at: u64, bytes: &[u8]| {
-        let place = PAGE as u64 + at % shape.capacity.next_power_of_two();
+        let place = PAGE_SIZE as u64 + at % shape.capacity.next_power_of_two();
         let _ = duplicate_as_file(&ring).write_all_at(bytes, place);
     };
     for (bytes, kind, sequence) in records {
@@ -373,11 +377,13 @@ fn segment_files(
         at += RecordHeader::span(length);
     }
     if let Some(sequence) = switch {
-        put(at, RecordHeader { length: 0, kind: RecordHeader::SWITCH, sequence }.as_bytes());
+        put(at, RecordHeader { length: 0, kind: RecordHeader::KIND_SWITCH, sequence }.as_bytes());
         at += 16;
     }
-    const { assert!(writer::COMMIT == LINE_WORDS) };
-    duplicate_as_file(&ring).write_all_at(&at.to_le_bytes(), writer::COMMIT as u64 * 8).unwrap();
+    const { assert!(writer::COMMITTED_POSITION == LINE_WORDS) };
+    duplicate_as_file(&ring)
+        .write_all_at(&at.to_le_bytes(), writer::COMMITTED_POSITION as u64 * 8)
+        .unwrap();
     ring.seal(seals).unwrap();
     [plan, ring]
 }

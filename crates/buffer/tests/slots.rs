@@ -6,22 +6,22 @@
 mod common;
 
 use abi::{DbufId, Extent};
-use common::scribble::Ring;
-use common::{OtherUserProcess, report, run, send, wait_until, with_watchdog};
+use common::ring_memory::RingMemoryAccess;
+use common::{OtherUserProcess, report, send, spawn_test_thread, wait_until, with_watchdog};
 use std::fs::OpenOptions;
 use std::io::stdin;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
-use streamline_buffer::dbuf::fixed::{ForeignSlotReader, SlotConfig, SlotWriter, stream};
-use streamline_buffer::share::{self, Refusal, RingOffer};
-use streamline_buffer::{Fault, Policy};
+use streamline_buffer::dbuf::fixed_size::{ForeignSlotReader, SlotConfig, SlotWriter, stream};
+use streamline_buffer::share::{self, OfferRefusal, RingOffer};
+use streamline_buffer::{Fault, OverflowPolicy};
 use testkit::Random;
 
 const BLOCK_COUNT: u64 = 40_000;
 const SLOT_BYTES: usize = 256;
 
-fn slot_config(policy: Policy) -> SlotConfig {
+fn slot_config(policy: OverflowPolicy) -> SlotConfig {
     SlotConfig { slot: SLOT_BYTES, slots: 64, policy, ..SlotConfig::new(DbufId::new(1).unwrap()) }
 }
 
@@ -69,13 +69,13 @@ fn drain(visitor: &mut ForeignSlotReader) -> (u64, u64) {
         visitor.is_finished().unwrap()
     });
     let counted = visitor.counts();
-    assert_eq!(visitor.writer_counts().resident(&counted), Some(0));
+    assert_eq!(visitor.writer_counts().resident_blocks(&counted), Some(0));
     (counted.blocks, counted.lost)
 }
 
 #[test]
 fn slots_reach_another_user_and_losses_are_counted() {
-    for policy in [Policy::Block, Policy::Overwrite] {
+    for policy in [OverflowPolicy::Block, OverflowPolicy::Overwrite] {
         let Some(other) = OtherUserProcess::start("drain") else { return };
         let (mut writer, offers) = share::slot_ring(&slot_config(policy)).unwrap();
         send(&other, b"offer", &offers[0].descriptors());
@@ -85,7 +85,7 @@ fn slots_reach_another_user_and_losses_are_counted() {
         let report = other.receive_line().unwrap();
         let counts: Vec<u64> = report.split(' ').map(|n| n.parse().unwrap()).collect();
         assert_eq!(counts[0] + counts[1], BLOCK_COUNT, "{policy:?}");
-        assert_eq!(counts[1] > 0, policy == Policy::Overwrite && counts[0] < BLOCK_COUNT);
+        assert_eq!(counts[1] > 0, policy == OverflowPolicy::Overwrite && counts[0] < BLOCK_COUNT);
         other.wait_for_success();
     }
 }
@@ -95,7 +95,7 @@ fn slots_reach_another_user_and_losses_are_counted() {
 #[test]
 fn hostile_slot_writer_yields_only_blocks_or_faults() {
     for policy in ["block", "overwrite"] {
-        let Some(mut other) = OtherUserProcess::start(&format!("scribble {policy}")) else {
+        let Some(mut other) = OtherUserProcess::start(&format!("ring_memory {policy}")) else {
             return;
         };
         let offer = receive_offer(&other);
@@ -115,7 +115,7 @@ fn hostile_slot_writer_yields_only_blocks_or_faults() {
             }
             let Ok(reader) = &mut visitor else {
                 // The start in the cursor page may be invalid.
-                assert!(matches!(visitor, Err(Refusal::Start(_))), "{visitor:?}");
+                assert!(matches!(visitor, Err(OfferRefusal::Start(_))), "{visitor:?}");
                 visitor = again().open_slot_reader();
                 continue;
             };
@@ -149,12 +149,12 @@ fn killed_slot_reader_stalls_no_other_party() {
     let mut random = Random::with_replayable_seed();
     for _ in 0..5 {
         let Some(mut other) = OtherUserProcess::start("read") else { return };
-        let shape = SlotConfig { readers: 2, ..slot_config(Policy::Block) };
+        let shape = SlotConfig { readers: 2, ..slot_config(OverflowPolicy::Block) };
         let (mut output, mut offers) = stream::stream(&shape, 8).unwrap();
         let mut honest = offers.remove(1).open().unwrap();
         send(&other, b"offer", &offers[0].descriptors());
         drop(offers);
-        let reading = run(move || {
+        let reading = spawn_test_thread(move || {
             let (mut out, mut number) = ([0; SLOT_BYTES], 0);
             while let Some(length) = honest.read(&mut out).unwrap() {
                 assert_eq!(out[..length], numbered_block(number));
@@ -198,7 +198,7 @@ fn published_slots_survive_a_killed_writer() {
 
 #[test]
 fn slot_offer_is_read_only_and_opens_only_as_slots() {
-    let (_writer, offers) = share::slot_ring(&slot_config(Policy::Overwrite)).unwrap();
+    let (_writer, offers) = share::slot_ring(&slot_config(OverflowPolicy::Overwrite)).unwrap();
     let [geometry, ring, _] = offers[0].descriptors();
     for fd in [geometry, ring] {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -209,13 +209,13 @@ fn slot_offer_is_read_only_and_opens_only_as_slots() {
         let copies = offers[0].descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
         RingOffer::from_descriptors(copies.into()).unwrap()
     };
-    assert!(matches!(copies().open_block_reader(), Err(Refusal::Geometry(_))));
-    assert!(matches!(copies().open_pointer_reader(), Err(Refusal::Geometry(_))));
+    assert!(matches!(copies().open_block_reader(), Err(OfferRefusal::Geometry(_))));
+    assert!(matches!(copies().open_pointer_reader(), Err(OfferRefusal::Geometry(_))));
     copies().open_slot_reader().unwrap();
     let id = DbufId::new(2).unwrap();
     let (_writer, mut offers) =
         share::block_ring(&streamline_buffer::dbuf::BlockConfig::new(id)).unwrap();
-    assert!(matches!(offers.remove(0).open_slot_reader(), Err(Refusal::Geometry(_))));
+    assert!(matches!(offers.remove(0).open_slot_reader(), Err(OfferRefusal::Geometry(_))));
 }
 
 // ---- in the other process
@@ -236,22 +236,23 @@ fn run_other_process() {
             while input.read(&mut [0; SLOT_BYTES]).unwrap().is_some() {}
         }
         "write" => {
-            let (mut output, offers) = stream::stream(&slot_config(Policy::Block), 8).unwrap();
+            let (mut output, offers) =
+                stream::stream(&slot_config(OverflowPolicy::Block), 8).unwrap();
             send(stdin(), b"offer", &offers[0].descriptors());
             (0..).try_for_each(|number| output.write(&numbered_block(number)).map(drop)).unwrap();
         }
-        "scribble block" => store_arbitrary_values(Policy::Block),
-        "scribble overwrite" => store_arbitrary_values(Policy::Overwrite),
+        "ring_memory block" => store_arbitrary_values(OverflowPolicy::Block),
+        "ring_memory overwrite" => store_arbitrary_values(OverflowPolicy::Overwrite),
         _ => panic!("no role {role}"),
     }
 }
 
-fn store_arbitrary_values(policy: Policy) {
+fn store_arbitrary_values(policy: OverflowPolicy) {
     let (mut writer, offers) = share::slot_ring(&slot_config(policy)).unwrap();
     send(stdin(), b"offer", &offers[0].descriptors());
     (0..20).for_each(|number| put_block(&mut writer, number));
     writer.publish();
-    let (ring, mut random) = (Ring::find(), Random::new(3));
+    let (ring, mut random) = (RingMemoryAccess::find(), Random::new(3));
     report("scribbling");
     loop {
         let at = match random.below(3) {
@@ -261,6 +262,6 @@ fn store_arbitrary_values(policy: Policy) {
             _ => random.below((8192 + 64 * SLOT_BYTES as u64) / 8) * 8,
         };
         let values = [random.next_u64(), random.below(300), random.below(200), 20, u64::MAX];
-        ring.put(at, *random.pick(&values));
+        ring.write_word(at, *random.pick(&values));
     }
 }

@@ -10,7 +10,10 @@
 mod common;
 
 use abi::DbufId;
-use common::{OtherUserProcess, fill_block, read, receive, run, send_offer, write};
+use common::{
+    OtherUserProcess, fill_block, read_and_check_blocks, receive, send_offer, spawn_test_thread,
+    write,
+};
 use std::io::stdin;
 use std::time::{Duration, Instant};
 use streamline_buffer::Fault;
@@ -48,15 +51,15 @@ fn run_writer_kill(step: usize, random: &mut Random) -> Option<()> {
     let mut input = Offer::from_descriptors(descriptors).unwrap().open().unwrap();
     let killing = (step == STEPS).then(|| {
         let delay = Duration::from_micros(random.below(4000));
-        run(move || {
+        spawn_test_thread(move || {
             std::thread::sleep(delay);
             other.kill();
         })
     });
-    let (blocks, fault) = read(&mut input);
+    let (blocks, fault) = read_and_check_blocks(&mut input);
     assert_eq!(fault, Some(Fault::Abandoned), "at step {step} after {blocks}");
     let (written, taken) = (input.writer_counts(), input.counts());
-    assert_eq!(written.resident(&taken), Some(0), "all published blocks");
+    assert_eq!(written.resident_blocks(&taken), Some(0), "all published blocks");
     if let Some(killing) = killing {
         killing.join();
     }
@@ -72,9 +75,9 @@ fn run_reader_kill(step: usize, random: &mut Random) -> Option<()> {
     // Fails if the process has been killed already.
     let _ = sys::descriptor::send(&other, b"offer", &offers[0].descriptors());
     drop(offers);
-    let reading = run(move || read(&mut honest));
+    let reading = spawn_test_thread(move || read_and_check_blocks(&mut honest));
     let delay = (step == STEPS).then(|| Duration::from_micros(random.below(4000)));
-    let killing = run(move || match delay {
+    let killing = spawn_test_thread(move || match delay {
         Some(delay) => {
             std::thread::sleep(delay);
             other.stop();
@@ -97,9 +100,9 @@ fn run_successor_kill(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start_at_step("take over", step)?;
     let (mut output, mut offers) = stream(&stream_config(1)).unwrap();
     let mut input = offers.remove(0).open().unwrap();
-    let reading = run(move || {
-        let end = read(&mut input);
-        (end, input.writer_counts().resident(&input.counts()))
+    let reading = spawn_test_thread(move || {
+        let end = read_and_check_blocks(&mut input);
+        (end, input.writer_counts().resident_blocks(&input.counts()))
     });
     write(&mut output, 0..100).unwrap();
     let handover = output.hand_over().unwrap();

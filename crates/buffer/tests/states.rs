@@ -14,8 +14,8 @@ use streamline_buffer::state::{Column, Snapshot, TableReader, TableShape, TableW
 use sys::process::OVERFLOW_ID;
 
 fn unique_name(of: &str) -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("states-{}-{}-{of}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("states-{}-{}-{of}", std::process::id(), NEXT_NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
 fn table_shape() -> TableShape {
@@ -33,13 +33,13 @@ fn m3_other_user_reads_what_the_mode_permits() {
         let name = unique_name("bits");
         let access = AccessList::new(0, 0, mode);
         let mut writer = TableWriter::create(&name, access, table_shape()).unwrap();
-        writer.put(1, Some(&[3, 4]));
+        writer.put_row(1, Some(&[3, 4]));
         writer.end_changes(9);
         let Some(other) = OtherUserProcess::start(&format!("look 0/{name}")) else { return };
         let reply = other.receive_line().unwrap();
         if opens {
             assert_eq!(reply, "count [\"one\", \"two\"] [[3, 4]] read only");
-            writer.put(1, Some(&[5, 6]));
+            writer.put_row(1, Some(&[5, 6]));
             writer.end_changes(10);
             other.send_text("again");
             assert_eq!(other.receive_line().unwrap(), "[[5, 6]] ended: false");
@@ -68,7 +68,7 @@ fn m3_killed_writer_leaves_no_torn_row_readable() {
         assert!(!reader.has_ended());
         other.kill();
         let ended = with_watchdog("the end of who was killed", || {
-            sys::poll::wait_until_readable(&[reader.host().unwrap()], None);
+            sys::poll::wait_until_readable(&[reader.host_descriptor().unwrap()], None);
             reader.snapshot()
         });
         let Snapshot { rows, torn_rows: torn, ended, .. } = ended;
@@ -95,7 +95,7 @@ fn m3_stopped_or_killed_readers_stall_no_writer() {
             readers.push(other);
         }
         for now in 0..1000 {
-            writer.put(0, Some(&[now, now]));
+            writer.put_row(0, Some(&[now, now]));
             writer.end_changes(now);
         }
         assert_eq!(TableReader::open(&name).unwrap().snapshot().rows, [[999, 999]]);
@@ -128,7 +128,7 @@ fn run_other_process() {
             .unwrap();
             report("writes");
             for now in 0.. {
-                (0..4).for_each(|at| writer.put(at, Some(&[now, now])));
+                (0..4).for_each(|at| writer.put_row(at, Some(&[now, now])));
                 writer.end_changes(now);
             }
         }
@@ -146,7 +146,7 @@ fn observe_table(name: &str) {
     // The descriptor as received, before it is mapped.
     let socket = format!("streamline-state/{name}");
     let connection =
-        sys::abstract_socket::connect_to(socket.as_bytes(), common::patience::wait_limit())
+        sys::abstract_socket::connect_to(socket.as_bytes(), common::watchdog::wait_limit())
             .unwrap();
     let (_, files) = receive(&connection);
     let file = sys::memory::Memfd::from_fd(files.into_iter().next().unwrap()).unwrap();

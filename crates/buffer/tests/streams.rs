@@ -7,7 +7,8 @@ mod common;
 
 use abi::DbufId;
 use common::{
-    OtherUserProcess, fill_block, open, read, report, run, send_offer, with_watchdog, write,
+    OtherUserProcess, fill_block, read_and_check_blocks, receive_stream, report, send_offer,
+    spawn_test_thread, with_watchdog, write,
 };
 use std::fs::File;
 use std::io::stdin;
@@ -61,9 +62,9 @@ fn t10_killed_reader_stalls_no_other_party() {
         send_offer(&other, &offers[0]);
         let mut honest = offers.remove(1).open().unwrap();
         drop(offers);
-        let reading = run(move || read(&mut honest));
+        let reading = spawn_test_thread(move || read_and_check_blocks(&mut honest));
         let until = random.below(18);
-        let killing = run(move || {
+        let killing = spawn_test_thread(move || {
             // The reader reports every thousand blocks.
             for _ in 0..until {
                 other.receive_line();
@@ -92,13 +93,13 @@ fn t8_hostile_reader_harms_only_itself() {
     let mut honest = offers.remove(1).open().unwrap();
     drop(offers);
     assert_eq!(other.receive_line().as_deref(), Some("attacking"));
-    let reading = run(move || read(&mut honest));
+    let reading = spawn_test_thread(move || read_and_check_blocks(&mut honest));
     let mut room = Vec::new();
     for number in 0..30_000 {
         fill_block(number, &mut room);
         assert_eq!(with_watchdog("the honest reader", || output.write(&room)), Ok(true));
     }
-    assert!(output.evicted() <= 1, "counted once");
+    assert!(output.evicted_readers() <= 1, "counted once");
     other.kill();
     drop(output);
     assert_eq!(reading.join(), (30_000, None));
@@ -112,16 +113,16 @@ fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     match role.as_str() {
         "read" => {
-            let (count, fault) = read(&mut open(stdin()).unwrap());
+            let (count, fault) = read_and_check_blocks(&mut receive_stream(stdin()).unwrap());
             report(&format!("{count} {fault:?}"));
         }
         "report mappings" => {
-            let mut input = open(stdin()).unwrap();
+            let mut input = receive_stream(stdin()).unwrap();
             report(&ring_mappings());
-            assert_eq!(read(&mut input), (20_000, None));
+            assert_eq!(read_and_check_blocks(&mut input), (20_000, None));
             report(&ring_mappings());
         }
-        "read and report" => read_and_report(open(stdin()).unwrap()),
+        "read and report" => read_and_report(receive_stream(stdin()).unwrap()),
         "write" => write_endlessly(),
         "attack" => store_and_notify_endlessly(),
         _ => panic!("no role {role}"),

@@ -456,9 +456,9 @@ int streamline_size(int fd,
                     struct streamline_ring_size *size);
 
 /*
- Waits until an end can be read (or is at its end) or written, or until the writer of a state is
- gone. Waits at most timeout_ms milliseconds, without limit if -1; for room, it always waits
- without limit. Returns 1 if ready, 0 after the timeout.
+ Waits until a reading end has data or has reached its end, a writing end has room, or the writer
+ of a state has ended. Returns 1 if so, and 0 after timeout_ms milliseconds; -1: no timeout. A
+ writing end has no timeout.
 
  To wait for several ends: make them STREAMLINE_NONBLOCK, read until EAGAIN, then poll(2) the
  descriptors for POLLIN. A reading end becomes readable only after a call on it returned EAGAIN.

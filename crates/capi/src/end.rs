@@ -177,7 +177,7 @@ impl Writer {
         if nonblocking {
             return self.write_fitting_blocks(bytes);
         }
-        let longest = self.output.block_max().max(1);
+        let longest = self.output.block_length_max().max(1);
         if bytes.len() <= longest {
             self.put(bytes)?;
         } else {
@@ -192,7 +192,7 @@ impl Writer {
     /// Writes as many of the bytes as the ring has room for, in blocks; returns their number. Fails
     /// with `EAGAIN` if no block fits.
     fn write_fitting_blocks(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
-        let longest = self.output.block_max().max(1);
+        let longest = self.output.block_length_max().max(1);
         let mut count = 0;
         for block in bytes.chunks(longest) {
             if !self.output.is_ready(block.len())? {
@@ -226,7 +226,9 @@ impl Writer {
             self.output.flush();
             return Err(no_room_error());
         }
-        let Some((room, at)) = self.output.room(length)? else { return Err(dropped_block_error()) };
+        let Some((room, at)) = self.output.reserve_room(length)? else {
+            return Err(dropped_block_error());
+        };
         self.room = Some(room);
         Ok(at.as_ptr())
     }

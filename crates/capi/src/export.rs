@@ -252,7 +252,7 @@ pub unsafe extern "C" fn streamline_state_open(name: *const c_char) -> c_int {
 /// Returns the number of columns, which never changes.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_state_columns(fd: c_int) -> isize {
-    size_result(|| state::columns(fd))
+    size_result(|| state::column_count(fd))
 }
 
 /// Writes the name of a column (from 0) as a string into buf, truncated if it does not fit, and
@@ -264,8 +264,11 @@ pub unsafe extern "C" fn streamline_state_name(
     buf: *mut c_char,
     count: usize,
 ) -> isize {
-    // SAFETY: X1.
-    size_result(|| state::name(fd, column, false, unsafe { slice_mut_from_c(buf.cast(), count) }?))
+    size_result(|| {
+        // SAFETY: X1.
+        let text = unsafe { slice_mut_from_c(buf.cast(), count) }?;
+        state::write_column_text(fd, column, false, text)
+    })
 }
 
 /// Writes the unit of a column like streamline_state_name(), such as "blocks", "bytes", "messages",
@@ -277,8 +280,11 @@ pub unsafe extern "C" fn streamline_state_unit(
     buf: *mut c_char,
     count: usize,
 ) -> isize {
-    // SAFETY: X1.
-    size_result(|| state::name(fd, column, true, unsafe { slice_mut_from_c(buf.cast(), count) }?))
+    size_result(|| {
+        // SAFETY: X1.
+        let text = unsafe { slice_mut_from_c(buf.cast(), count) }?;
+        state::write_column_text(fd, column, true, text)
+    })
 }
 
 /// Copies all rows, to be read by streamline_state_number(). Returns the number of rows. Each row
@@ -387,9 +393,9 @@ pub unsafe extern "C" fn streamline_size(fd: c_int, size: *mut streamline_ring_s
     })
 }
 
-/// Waits until an end can be read (or is at its end) or written, or until the writer of a state is
-/// gone. Waits at most timeout_ms milliseconds, without limit if -1; for room, it always waits
-/// without limit. Returns 1 if ready, 0 after the timeout.
+/// Waits until a reading end has data or has reached its end, a writing end has room, or the writer
+/// of a state has ended. Returns 1 if so, and 0 after timeout_ms milliseconds; -1: no timeout. A
+/// writing end has no timeout.
 ///
 /// To wait for several ends: make them STREAMLINE_NONBLOCK, read until EAGAIN, then poll(2) the
 /// descriptors for POLLIN. A reading end becomes readable only after a call on it returned EAGAIN.
@@ -463,7 +469,7 @@ pub unsafe extern "C" fn streamline_end(direction: c_int, path: *mut c_char, siz
         if size < 32 {
             return Err(Failure::invalid("a path needs 32 bytes"));
         }
-        let (path, fd) = run::create_end(reads)?;
+        let (path, fd) = run::create_pipe_end(reads)?;
         run::write_c_string(&path, out);
         Ok(fd)
     })

@@ -96,10 +96,10 @@ impl From<sys::Error> for Failure {
     }
 }
 
-impl From<share::Refusal> for Failure {
-    fn from(refusal: share::Refusal) -> Self {
+impl From<share::OfferRefusal> for Failure {
+    fn from(refusal: share::OfferRefusal) -> Self {
         match refusal {
-            share::Refusal::System(error) => error.into(),
+            share::OfferRefusal::System(error) => error.into(),
             other => Self::new(EPROTO, other),
         }
     }

@@ -38,7 +38,7 @@ pub(crate) fn grant_server() -> Outcome<Arc<GrantServer>> {
     {
         return Ok(server.clone());
     }
-    let server = Arc::new(GrantServer::open(PoolOwner::new(HELD_SEGMENTS_MAX))?);
+    let server = Arc::new(GrantServer::start(PoolOwner::new(HELD_SEGMENTS_MAX))?);
     if let Some((_, parents)) = grants.replace((process, server.clone())) {
         // The server's thread exists only in the parent, so joining it here would hang.
         std::mem::forget(parents);
@@ -49,7 +49,7 @@ pub(crate) fn grant_server() -> Outcome<Arc<GrantServer>> {
 /// Returns an id for a new dbuf, which was never the id of another dbuf. Fails with `ENOSPC` if all
 /// ids are used.
 pub(crate) fn new_dbuf_id() -> Outcome<DbufId> {
-    streamline::use_daemon_ids();
+    streamline::use_daemon_dbuf_ids();
     let used_up = || {
         Failure::new(
             ENOSPC,
@@ -82,7 +82,7 @@ impl PointerReader {
     #[inline]
     pub(crate) fn stream(&mut self) -> &mut indirect::Input {
         if std::mem::take(&mut self.watching) {
-            self.input.drain();
+            self.input.withdraw_sleep();
         }
         &mut self.input
     }
@@ -90,9 +90,9 @@ impl PointerReader {
     /// Asks the writer to notify this end through its descriptor when new bytes arrive, and returns
     /// false. If there are unread bytes, makes no request and returns true.
     fn watch(&mut self) -> Outcome<bool> {
-        let something = self.input.listen()? == WaitResult::Ready;
+        let something = self.input.announce_sleep()? == WaitResult::Ready;
         if something {
-            self.input.drain();
+            self.input.withdraw_sleep();
         }
         self.watching = !something;
         Ok(something)
@@ -162,7 +162,7 @@ impl PointerWriter {
     /// the maximum block size. Returns the number of bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Outcome<usize> {
         let output = self.pipe.output();
-        let longest = output.block_max().max(1);
+        let longest = output.block_length_max().max(1);
         bytes.chunks(longest).try_for_each(|block| output.write(block).map(|_| ()))?;
         self.flush_if_requested();
         Ok(bytes.len())
@@ -191,7 +191,7 @@ impl PointerWriter {
     /// Releases the blocks that were moved from another pipe and that all readers have read. Does
     /// not block.
     pub(crate) fn release_spliced(&mut self, from: &mut PointerReader) -> Outcome<()> {
-        Ok(iolite::splice::release_passed(from.stream(), self.pipe.output())?)
+        Ok(iolite::splice::release_forwarded_blocks(from.stream(), self.pipe.output())?)
     }
 
     /// Moves up to `most` bytes from a file, as pointers. Returns the number of bytes moved, 0 at
@@ -233,8 +233,8 @@ impl FileEnd {
         };
         let file = File::open(path).map_err(|error| failed("open", &error))?;
         let id = new_dbuf_id()?;
-        let frozen =
-            FrozenData::read(id, file, usize::MAX).map_err(|error| failed("read", &error))?;
+        let frozen = FrozenData::from_reader(id, file, usize::MAX)
+            .map_err(|error| failed("read", &error))?;
         let grants = grant_server()?;
         let access = AccessList::private(effective_ids());
         let shared = grants.with_owner(|owner| owner.share_frozen(&frozen, access));

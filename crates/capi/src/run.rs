@@ -9,27 +9,27 @@ use engine::build::BuildError;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use streamline::report::Form;
+use streamline::report::ReportForm;
 use streamline::{OpenError, Options, RegistryAdditions};
 use sys::raw_fd;
 
-/// The ends of pipes that [`create_end`] has created for requests and that no request has used yet.
-/// Each is a descriptor, with the path by which a request names the pipe.
-static UNUSED_ENDS: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
+/// The ends of pipes that [`create_pipe_end`] has created for requests and that no request has used
+/// yet. Each is a descriptor, with the path by which a request names the pipe.
+static UNUSED_PIPE_ENDS: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
 
 /// Creates a pipe between the calling program and a request. Returns the path by which a request
 /// names its end of the pipe, and the descriptor of the program's end. The program reads from the
 /// pipe if `reads` is true, and writes to it otherwise.
-pub(crate) fn create_end(reads: bool) -> Outcome<(String, i32)> {
+pub(crate) fn create_pipe_end(reads: bool) -> Outcome<(String, i32)> {
     let (reading, writing) = sys::descriptor::pipe()?;
     let (local, remote) = if reads { (reading, writing) } else { (writing, reading) };
     let path = format!("/proc/self/fd/{}", remote.as_raw_fd());
-    UNUSED_ENDS.lock().unwrap_or_else(PoisonError::into_inner).push((path.clone(), remote));
+    UNUSED_PIPE_ENDS.lock().unwrap_or_else(PoisonError::into_inner).push((path.clone(), remote));
     Ok((path, raw_fd::into_raw(local)))
 }
 
 /// Opens a request and returns a descriptor number, which becomes readable when the run has ended.
-/// The run takes over the pipe ends of [`create_end`] whose paths the request names.
+/// The run takes over the pipe ends of [`create_pipe_end`] whose paths the request names.
 pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
     let mut own = RegistryAdditions::default();
     let is_named = |path: &str| {
@@ -37,7 +37,7 @@ pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
         let mut places = request.match_indices(path);
         places.any(|(at, _)| !behind(at).is_some_and(|c| c.is_ascii_digit()))
     };
-    let mut ends = UNUSED_ENDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ends = UNUSED_PIPE_ENDS.lock().unwrap_or_else(PoisonError::into_inner);
     for (_, remote) in ends.extract_if(.., |(path, _)| is_named(path)) {
         own.add_descriptor(remote);
     }
@@ -47,7 +47,7 @@ pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
     register_end(EndKind::Run(Run::Running(Box::new(running))), Some(ended))
 }
 
-fn with_object<T>(fd: i32, work: impl FnOnce(&mut Run) -> Outcome<T>) -> Outcome<T> {
+fn with_run<T>(fd: i32, work: impl FnOnce(&mut Run) -> Outcome<T>) -> Outcome<T> {
     match &mut table::lock_entry(fd)?.require_end(fd)?.kind {
         EndKind::Run(run) => work(run),
         _ => Err(wrong_end_error("a request that runs")),
@@ -56,7 +56,7 @@ fn with_object<T>(fd: i32, work: impl FnOnce(&mut Run) -> Outcome<T>) -> Outcome
 
 /// Stops the sources of a request; blocks in transit are still processed.
 pub(crate) fn stop(fd: i32) -> Outcome<()> {
-    with_object(fd, |run| {
+    with_run(fd, |run| {
         if let Run::Running(running) = run {
             running.stop();
         }
@@ -66,7 +66,7 @@ pub(crate) fn stop(fd: i32) -> Outcome<()> {
 
 /// Blocks until a request has ended. Fails with `EIO` if the run failed.
 pub(crate) fn finish(fd: i32) -> Outcome<()> {
-    with_object(fd, |run| {
+    with_run(fd, |run| {
         run.join();
         match run {
             Run::Ended(results) if results.has_failed() => {
@@ -81,15 +81,15 @@ pub(crate) fn finish(fd: i32) -> Outcome<()> {
 /// Writes the report as a JSON string into `out`, truncated if it does not fit; returns its full
 /// length. Fails with `EIO` if the request could not run.
 pub(crate) fn report(fd: i32, out: &mut [u8]) -> Outcome<usize> {
-    with_object(fd, |run| {
+    with_run(fd, |run| {
         if run.wait(Some(Duration::ZERO)) {
             run.join();
         }
         let text = match run {
             Run::Running(running) => {
-                running.results_so_far().report().format_full_report(Form::Json)
+                running.results_so_far().report().format_full_report(ReportForm::Json)
             }
-            Run::Ended(results) => results.report().format_full_report(Form::Json),
+            Run::Ended(results) => results.report().format_full_report(ReportForm::Json),
             Run::Failed(why) => return Err(Failure::new(EIO, why)),
         };
         let text = text.trim_end();

@@ -10,11 +10,11 @@ use buffer::state::TableReader;
 pub(crate) fn open(name: &str) -> Outcome<i32> {
     let reader = TableReader::open(name)?;
     // Polling the number reports a hang-up when the writer is gone.
-    let host = reader.host().map(|host| duplicate_descriptor(&host)).transpose()?;
+    let host = reader.host_descriptor().map(|host| duplicate_descriptor(&host)).transpose()?;
     register_end(EndKind::State(StateReader { reader, last: None }), host)
 }
 
-fn with_object<T>(fd: i32, work: impl FnOnce(&mut StateReader) -> Outcome<T>) -> Outcome<T> {
+fn with_state_reader<T>(fd: i32, work: impl FnOnce(&mut StateReader) -> Outcome<T>) -> Outcome<T> {
     match &mut table::lock_entry(fd)?.require_end(fd)?.kind {
         EndKind::State(state) => work(state),
         _ => Err(wrong_end_error("the published state of a filter")),
@@ -22,15 +22,20 @@ fn with_object<T>(fd: i32, work: impl FnOnce(&mut StateReader) -> Outcome<T>) ->
 }
 
 /// Returns the number of columns.
-pub(crate) fn columns(fd: i32) -> Outcome<usize> {
-    with_object(fd, |state| Ok(state.reader.shape().columns.len()))
+pub(crate) fn column_count(fd: i32) -> Outcome<usize> {
+    with_state_reader(fd, |state| Ok(state.reader.shape().columns.len()))
 }
 
 /// Writes the name of a column, or its unit if `unit` is true, as a terminated string into `out`.
 /// Omits zero bytes, and truncates the string to the size of `out`. Returns the length of the
 /// complete text in bytes. Fails if there is no such column.
-pub(crate) fn name(fd: i32, column: usize, unit: bool, out: &mut [u8]) -> Outcome<usize> {
-    with_object(fd, |state| {
+pub(crate) fn write_column_text(
+    fd: i32,
+    column: usize,
+    unit: bool,
+    out: &mut [u8],
+) -> Outcome<usize> {
+    with_state_reader(fd, |state| {
         let columns = &state.reader.shape().columns;
         let known = columns
             .get(column)
@@ -48,7 +53,7 @@ pub(crate) fn name(fd: i32, column: usize, unit: bool, out: &mut [u8]) -> Outcom
 
 /// Copies all rows of the published state into this process, and returns the number of rows.
 pub(crate) fn copy_rows(fd: i32) -> Outcome<usize> {
-    with_object(fd, |state| {
+    with_state_reader(fd, |state| {
         let snapshot = state.reader.snapshot();
         let rows = snapshot.rows.len();
         state.last = Some(snapshot);
@@ -59,7 +64,7 @@ pub(crate) fn copy_rows(fd: i32) -> Outcome<usize> {
 /// Returns the value at a row and column of the last copy. Fails with `EINVAL` before the first
 /// copy and with `ENOENT` outside the table.
 pub(crate) fn value(fd: i32, row: usize, column: usize) -> Outcome<u64> {
-    with_object(fd, |state| {
+    with_state_reader(fd, |state| {
         let Some(snapshot) = &state.last else {
             return Err(Failure::invalid("nothing was copied: call streamline_state_look() first"));
         };

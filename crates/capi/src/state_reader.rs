@@ -14,7 +14,7 @@ impl StateReader {
     /// Blocks until the writer has ended, for at most `limit` (`None` means no limit). Returns true
     /// if the writer has ended.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
-        match self.reader.host() {
+        match self.reader.host_descriptor() {
             Some(host) => sys::poll::wait_until_readable(&[host], limit).contains(&true),
             None => true,
         }

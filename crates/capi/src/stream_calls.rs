@@ -7,9 +7,9 @@ use crate::pointers::{FileEnd, PointerReader, PointerWriter, new_dbuf_id};
 use crate::table::{self, LockedEntry, duplicate_descriptor, not_an_end_error, register_end};
 use abi::DbufId;
 use abi::access::AccessList;
-use buffer::name::{self, Address, Error, Host, OpenedObject, ReaderLimits};
+use buffer::name::{self, Address, Error, NameHost, OpenedObject, ReaderLimits};
 use buffer::stream::Config;
-use buffer::{Fault, Policy};
+use buffer::{Fault, OverflowPolicy};
 use iolite::interface::StreamReader as _;
 use iolite::{indirect, mpipe};
 use std::os::fd::AsFd;
@@ -26,9 +26,9 @@ pub(crate) fn config_from_c(requested: Option<&streamline_config>) -> Outcome<(C
         return Ok((Config { every: 1, ..default_config()?.self_sizing() }, true));
     };
     let policy = match requested.policy {
-        0 => Policy::Block,
-        1 => Policy::DropNew,
-        2 => Policy::Overwrite,
+        0 => OverflowPolicy::Block,
+        1 => OverflowPolicy::DropNew,
+        2 => OverflowPolicy::Overwrite,
         other => return Err(Failure::invalid(format!("unknown policy {other}"))),
     };
     let config = default_config()?.policy(policy);
@@ -62,13 +62,13 @@ fn access_list(mode: u32) -> AccessList {
 /// The thread that serves this process's names to other processes, with the id of its process. The
 /// first use of a name creates the thread. A forked child, which does not inherit the thread,
 /// creates it again.
-static NAME_HOST: Mutex<Option<(u32, Host)>> = Mutex::new(None);
+static NAME_HOST: Mutex<Option<(u32, NameHost)>> = Mutex::new(None);
 
-fn call_with_host<T>(work: impl FnOnce(&Host) -> Result<T, Error>) -> Outcome<T> {
+fn call_with_host<T>(work: impl FnOnce(&NameHost) -> Result<T, Error>) -> Outcome<T> {
     let mut host = NAME_HOST.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
     if host.as_ref().is_none_or(|(of, _)| *of != process) {
-        let new = Host::open()?;
+        let new = NameHost::open()?;
         if let Some((_, parents)) = host.replace((process, new)) {
             // The host's thread exists only in the parent, so joining it here would hang.
             std::mem::forget(parents);
@@ -136,7 +136,7 @@ pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) 
         (OpenedObject::Region(_), _) => Err(Error::ReadOnly.into()),
         // The inbox was opened for reading; open it again for writing.
         (OpenedObject::Inbox(_), true) => {
-            let output = name::open_write(name, &config_with_new_id(shape)?)?;
+            let output = name::open_inbox_writer(name, &config_with_new_id(shape)?)?;
             register_end(EndKind::Writer(Writer::new(output, publishes_at_once)), None)
         }
         (OpenedObject::Inbox(_), false) => Err(wrong_end_error("readable: it is an inbox")),
@@ -212,10 +212,10 @@ fn open_unused_end(fd: i32, write: bool) -> Outcome<EndKind> {
         (false, _) => {}
     }
     if write {
-        let (output, every) = mpipe::open_write(own)?;
+        let (output, every) = mpipe::open_write_end(own)?;
         return Ok(EndKind::Writer(Writer::new(output, every == 1)));
     }
-    match mpipe::open_read(own)? {
+    match mpipe::open_read_end(own)? {
         Some(input) => Ok(EndKind::Reader(Reader::new(input))),
         None => Ok(EndKind::Closed),
     }
@@ -345,8 +345,8 @@ pub(crate) fn flush(fd: i32) -> Outcome<()> {
 /// Returns the number of readers evicted from a stream.
 pub(crate) fn evicted_reader_count(fd: i32) -> Outcome<usize> {
     let evicted = match &mut table::lock_entry(fd)?.require_end(fd)?.kind {
-        EndKind::Writer(writer) => writer.output.evicted(),
-        EndKind::PointerWriter(writer) => writer.pipe.output().evicted(),
+        EndKind::Writer(writer) => writer.output.evicted_readers(),
+        EndKind::PointerWriter(writer) => writer.pipe.output().evicted_reader_count(),
         _ => return Err(wrong_end_error("one to write to")),
     };
     Ok(usize::try_from(evicted).unwrap_or(usize::MAX))

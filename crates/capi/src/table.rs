@@ -6,7 +6,7 @@
 
 use crate::end::{End, EndKind};
 use crate::failure::{EBADF, EBUSY, EMFILE, Failure, Outcome};
-use buffer::biased::{BiasedGuard, BiasedLock};
+use buffer::biased_lock::{BiasedGuard, BiasedLock};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Number of entries of the table. It is larger than the default limit of open descriptors per

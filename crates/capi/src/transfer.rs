@@ -67,7 +67,7 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
 /// Returns the length of the block to write next: `length`, but at most the maximum block size.
 /// Fails with `EAGAIN` if the stream has no room for a block of this length.
 fn fitting_length(writer: &mut Writer, length: usize) -> Outcome<usize> {
-    let length = length.min(writer.output.block_max());
+    let length = length.min(writer.output.block_length_max());
     if !writer.output.is_ready(length)? {
         writer.output.flush();
         return Err(no_room_error());

@@ -132,8 +132,8 @@ fn m3_c_program_reads_published_state() {
     let shape = TableShape { filter: "count".to_owned(), columns, rows: 4 };
     let mut writer =
         TableWriter::create(&name, AccessList::private(effective_ids()), shape).unwrap();
-    writer.put(0, Some(&[1, 2]));
-    writer.put(2, Some(&[3, 4]));
+    writer.put_row(0, Some(&[1, 2]));
+    writer.put_row(2, Some(&[3, 4]));
     writer.end_changes(1);
     let mut child = Command::new(program);
     child.args(["state", &name]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -141,7 +141,7 @@ fn m3_c_program_reads_published_state() {
     let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
     // If the program prints nothing, it has failed, and the assertion below reports the reason.
     if output.next().is_some() {
-        writer.put(3, Some(&[5, 6]));
+        writer.put_row(3, Some(&[5, 6]));
         writer.end_changes(2);
         child.stdin.take().unwrap().write_all(b"5").unwrap();
         let _ = output.next();
@@ -197,7 +197,7 @@ fn valgrind_reports_no_error() {
 }
 
 #[test]
-fn h19_program_reads_a_user_and_writes_a_buffer() {
+fn h19_program_reads_a_user_sink_and_writes_a_buffer_source() {
     let Some(program) = compile_program("tests/c/named.c", "named") else { return };
     let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/web.pcap");
     let name = format!("capi-named-{}", std::process::id());

@@ -19,9 +19,9 @@ fn repository_root() -> PathBuf {
 }
 
 /// Returns a directory with a link to the library under its installed name.
-fn installed_library() -> &'static PathBuf {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
+fn installed_library_directory() -> &'static PathBuf {
+    static LIBRARY_DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY_DIRECTORY.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("embed");
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
@@ -46,8 +46,8 @@ fn find_example_commands() -> Vec<Vec<String>> {
     let mut all = vec![vec![text(rust)]];
     let has = |program: &str| Command::new(program).arg("--version").output().is_ok();
     if has("cc") {
-        let program = installed_library().join("embed");
-        let library = text(installed_library().clone());
+        let program = installed_library_directory().join("embed");
+        let library = text(installed_library_directory().clone());
         let built = Command::new("cc")
             .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
             .arg(&program)
@@ -80,7 +80,7 @@ fn command_in_namespace(words: &[String], space: Option<&Namespace>) -> Command 
     };
     command.args(&words[1..]).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-        .env("STREAMLINE_LIBRARY", installed_library().join("libstreamline.so"))
+        .env("STREAMLINE_LIBRARY", installed_library_directory().join("libstreamline.so"))
         .env("PYTHONPATH", repository_root().join("crates/capi/python"))
         .env("PYTHONDONTWRITEBYTECODE", "1");
     command

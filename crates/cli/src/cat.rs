@@ -5,10 +5,10 @@ use crate::arguments::CatArguments;
 use crate::status::Status;
 use crate::terminal;
 use std::io::{self, BufRead as _, Read as _, Write as _};
-use streamline::named::{NameError, NamedReader, NamedWriter};
+use streamline::named_endpoints::{NameError, NamedReader, NamedWriter};
 
 /// Maximum number of bytes that one call reads from standard input.
-const READ_BYTES: usize = 64 << 10;
+const READ_BYTES_MAX: usize = 64 << 10;
 
 /// Copies blocks from a named sink to standard output, or from standard input to a named source.
 pub(crate) fn cat(arguments: &CatArguments) -> Status {
@@ -36,8 +36,8 @@ fn copy_named_sink(arguments: &CatArguments) -> Result<Status, Status> {
         }
     }
     out.flush().map_err(|error| report_output_error(&error))?;
-    if reader.lost() > 0 {
-        let blocks = streamline::report::format_count(reader.lost(), "block");
+    if reader.lost_block_count() > 0 {
+        let blocks = streamline::report::format_count(reader.lost_block_count(), "block");
         terminal::print_warning(&format!(
             "{blocks} of `{}` were overwritten before they were read",
             arguments.name
@@ -61,12 +61,12 @@ fn write_named_source(arguments: &CatArguments) -> Result<Status, Status> {
     if arguments.pcap {
         let mut capture = Vec::new();
         input.read_to_end(&mut capture).map_err(unreadable)?;
-        for packet in streamline::named::packets(&capture) {
+        for packet in streamline::named_endpoints::capture_packets(&capture) {
             put(packet.map_err(|why| unreadable(io::Error::other(why)))?)?;
         }
         return Ok(Status::Done);
     }
-    let mut block = vec![0; READ_BYTES];
+    let mut block = vec![0; READ_BYTES_MAX];
     loop {
         let length = match arguments.lines {
             true => {

@@ -12,7 +12,7 @@ use streamline::report::{JsonObject, json_line, to_object};
 use streamline::{Notice, Notices, OpenError, Options};
 
 /// Version of the output format of `check --json`.
-const VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 
 /// Prints all mistakes in a request. The exit status is 2 if a mistake is an error. Otherwise,
 /// without mistakes or with only warnings, the exit status is 0.
@@ -67,7 +67,7 @@ fn check_as_json(text: &str, syntax: bool) -> Status {
     let canonical = is_correct.then(|| request.to_string());
     let mistakes: Vec<JsonObject> = mistakes.iter().map(|one| mistake_json(text, one)).collect();
     let object = to_object(&[
-        ("version", &VERSION),
+        ("version", &JSON_VERSION),
         ("correct", &is_correct),
         // The canonical form of the request, if the request is correct.
         ("request", &canonical),

@@ -104,7 +104,7 @@ fn stage_names(before: &str) -> Vec<String> {
     let pipeline = before.rsplit(';').next().unwrap_or(before);
     let source = !pipeline.contains('|');
     let entries = MachineRegistry::descriptions().filter(|entry| {
-        MachineRegistry::Local.endpoint(entry).is_program || entry.kind.is_source() == source
+        MachineRegistry::Local.endpoint_facts(entry).is_program || entry.kind.is_source() == source
     });
     entries.map(|entry| entry.name.to_owned()).collect()
 }

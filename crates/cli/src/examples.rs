@@ -11,10 +11,10 @@ use std::path::Path;
 use streamline::report::{json_line, to_object};
 
 /// Version of the output format of `examples --json`.
-const VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 
 /// Name and contents of the capture that the examples and the book read.
-const CAPTURE: (&str, &[u8]) = ("web.pcap", include_bytes!("../../../examples/web.pcap"));
+const EXAMPLE_CAPTURE: (&str, &[u8]) = ("web.pcap", include_bytes!("../../../examples/web.pcap"));
 
 /// Names and texts of the examples, in printing order.
 const EXAMPLES: &[(&str, &str)] = &[
@@ -62,8 +62,8 @@ fn print_examples_as_json(directory: Option<&Path>) -> Status {
         ])
     };
     let object = to_object(&[
-        ("version", &VERSION),
-        ("capture", &directory.map(|folder| folder.join(CAPTURE.0))),
+        ("version", &JSON_VERSION),
+        ("capture", &directory.map(|folder| folder.join(EXAMPLE_CAPTURE.0))),
         ("examples", &EXAMPLES.iter().map(example).collect::<Vec<_>>()),
     ]);
     terminal::print_text(&json_line(&object))
@@ -74,7 +74,7 @@ fn print_examples_as_json(directory: Option<&Path>) -> Status {
 /// and returns the exit status.
 fn write_examples(folder: &Path) -> Result<(), Status> {
     let lines = EXAMPLES.iter().map(|(name, text)| (format!("{name}.pipe"), text.as_bytes()));
-    let capture = (CAPTURE.0.to_owned(), CAPTURE.1);
+    let capture = (EXAMPLE_CAPTURE.0.to_owned(), EXAMPLE_CAPTURE.1);
     let mut kept = Vec::new();
     for (name, bytes) in [capture].into_iter().chain(lines) {
         let path = folder.join(&name);
@@ -102,12 +102,12 @@ fn write_examples(folder: &Path) -> Result<(), Status> {
 
 /// Prints the location of the written examples, and a command to try first.
 fn print_examples_location(folder: &Path) -> Status {
-    let capture = folder.join(CAPTURE.0);
+    let capture = folder.join(EXAMPLE_CAPTURE.0);
     let number = EXAMPLES.len();
     terminal::print_text(&format!(
         "{} and {number} requests are in {}; for a start:\n\n    streamline 'replay {} | bpf \"tcp \
          port 80\" | print'\n",
-        CAPTURE.0,
+        EXAMPLE_CAPTURE.0,
         folder.display(),
         capture.display()
     ))

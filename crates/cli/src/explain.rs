@@ -10,14 +10,14 @@ use crate::arguments::RunArguments;
 use crate::arguments::explain::ExplainArguments;
 use crate::failure::report_open_error;
 use crate::run::{self, StartNotifier};
-use crate::shell::plan;
+use crate::shell::exec_description;
 use crate::status::Status;
 use crate::{drawings, request, request_words, shared_prefix, terminal};
 use endpoints::{
     format_retained_frames, format_ring_sizes, reader_rings_json, retaining_sinks_json,
     writer_rings_json,
 };
-use engine::doctor::neighbors::{Neighbors, device_rules};
+use engine::doctor::neighbors::{Neighbors, device_rule_count};
 use engine::doctor::{Capabilities, Refusal};
 use pipeline::explain;
 use pipeline::plan::{
@@ -26,10 +26,10 @@ use pipeline::plan::{
 use streamline::neighbors::NeighborFindings;
 use streamline::privilege::Denial;
 use streamline::report::{JsonObject, json_line, refusals_json, to_object};
-use streamline::{Prepared, analysis};
+use streamline::{PreparedRequest, analysis};
 
 /// Version of the output format of `explain --json`.
-const VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 
 /// Explains the request in the arguments or, for `exec CMD…`, the parts that `exec` would take
 /// over.
@@ -42,7 +42,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
             );
             return Status::Usage;
         }
-        return plan::describe_exec(words);
+        return exec_description::describe_exec(words);
     }
     let explained = request::request_text(&arguments.line).and_then(|text| {
         let run = RunArguments {
@@ -54,8 +54,8 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
             drawings: arguments.drawings.clone(),
             ..RunArguments::default()
         };
-        let options = run::run_options(&run);
-        let mut prepared = Prepared::read(&text, &options).map_err(report_open_error)?;
+        let options = run::options_from_arguments(&run);
+        let mut prepared = PreparedRequest::read(&text, &options).map_err(report_open_error)?;
         if let Some(first) = prepared.workers().first() {
             let of = prepared.workers().len();
             terminal::print_note(&format!(
@@ -129,7 +129,7 @@ fn redirecting_devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
         let used = node.filter().filter(|used| used.description.name == "rx")?;
         let takes = used.arguments.text("how") == Some("take");
         let interface = used.arguments.text("interface").filter(|_| takes)?;
-        let rules = device_rules(used.arguments.text("netns"), interface);
+        let rules = device_rule_count(used.arguments.text("netns"), interface);
         let why = |refusal: Refusal| {
             format!("its driver supports no receive rules ({}: {})", refusal.call, refusal.why)
         };
@@ -171,7 +171,10 @@ fn format_neighbors_section(plan: &Plan) -> String {
     match found.is_empty() {
         true => String::new(),
         false => {
-            format!("\n other users of the interfaces\n{}", found.format_table(explain::COLUMNS))
+            format!(
+                "\n other users of the interfaces\n{}",
+                found.format_table(explain::TEXT_COLUMNS_MAX)
+            )
         }
     }
 }
@@ -226,7 +229,7 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> JsonObject {
         Policy::Deepest => "deepest",
     };
     to_object(&[
-        ("version", &VERSION),
+        ("version", &JSON_VERSION),
         // The identity of the plan, which also appears in the daemon's log.
         ("plan", &plan.id()),
         ("policy", &policy),
@@ -269,7 +272,7 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> JsonObject {
 
 fn threads_json(plan: &Plan, machine: &Machine) -> JsonObject {
     let count = plan.thread_count();
-    let (processors, why) = match machine.path_processors.place(count) {
+    let (processors, why) = match machine.path_processors.place_threads(count) {
         ThreadPlacement::SharedCache(processors) => (processors, None),
         ThreadPlacement::Anywhere(why) => (machine.path_processors.allowed.clone(), Some(why)),
     };
@@ -284,7 +287,7 @@ fn machine_json(machine: &Machine) -> JsonObject {
     let kernel = to_object(&[
         ("release", release),
         // True if programs can be loaded. If false, `why` contains the reason.
-        ("open", &machine.kernel.is_open()),
+        ("open", &machine.kernel.can_load_programs()),
         ("why", &why),
         // True if the verifier applies the restrictions of a user without CAP_PERFMON.
         ("hardened", &hardened),

@@ -6,13 +6,13 @@ use crate::terminal;
 use abi::text::VisibleText;
 use engine::registry::MachineRegistry;
 use pipeline::Registry;
-use pipeline::explain::{self, Page};
-use pipeline::language::nearest;
+use pipeline::explain::{self, HelpPage};
+use pipeline::language::find_nearest_word;
 use std::fmt::Write as _;
 use streamline::report::{JsonObject, json_line, to_object};
 
 /// Version of the output format of `filters --json`.
-const VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 
 /// Prints the list of all catalog entries, or the description of one entry.
 pub(crate) fn filters(arguments: &FiltersArguments) -> Status {
@@ -26,16 +26,16 @@ pub(crate) fn filters(arguments: &FiltersArguments) -> Status {
 /// Returns one JSON object with the entries whose names satisfy `is_wanted`.
 fn to_json(is_wanted: impl Fn(&str) -> bool) -> String {
     let fact = |(label, text): &(&str, String)| to_object(&[("name", label), ("text", text)]);
-    let facts = |page: &Page, is_wanted: &dyn Fn(&str) -> bool| -> Vec<JsonObject> {
+    let facts = |page: &HelpPage, is_wanted: &dyn Fn(&str) -> bool| -> Vec<JsonObject> {
         let sections = page.sections.iter().filter(|section| is_wanted(section.title));
         sections.flat_map(|section| section.facts.iter().map(fact)).collect()
     };
     let is_common = |title: &str| !["Parameters", "Facts"].contains(&title);
     let entries = MachineRegistry::descriptions().filter(|entry| is_wanted(entry.name));
     let entries = entries.map(|entry| {
-        let endpoint = MachineRegistry::Local.endpoint(entry);
+        let endpoint = MachineRegistry::Local.endpoint_facts(entry);
         let kind = if endpoint.is_program { "program" } else { entry.kind.name() };
-        let page = Page::for_entry(entry, endpoint);
+        let page = HelpPage::for_entry(entry, endpoint);
         to_object(&[
             ("name", &page.name),
             ("kind", &kind),
@@ -51,12 +51,12 @@ fn to_json(is_wanted: impl Fn(&str) -> bool) -> String {
         ])
     });
     let entries: Vec<JsonObject> = entries.collect();
-    json_line(&to_object(&[("version", &VERSION), ("filters", &entries)]))
+    json_line(&to_object(&[("version", &JSON_VERSION), ("filters", &entries)]))
 }
 
 /// Titles of the groups in which the catalog is listed, each with the kinds of the entries in the
 /// group.
-const GROUP_KINDS: &[(&str, &[&str])] = &[
+const CATALOG_GROUPS: &[(&str, &[&str])] = &[
     ("Sources, where blocks enter", &["source"]),
     ("Filters", &["statistics", "inspection", "classification", "reordering", "editing"]),
     ("Programs, in a process of their own", &["program"]),
@@ -64,10 +64,10 @@ const GROUP_KINDS: &[(&str, &[&str])] = &[
 ];
 
 /// Returns the catalog entries by group: sources, filters, programs, sinks.
-pub(crate) fn entries_by_group() -> impl Iterator<Item = (&'static str, Vec<Page>)> {
-    GROUP_KINDS.iter().map(|(title, kinds)| {
+pub(crate) fn entries_by_group() -> impl Iterator<Item = (&'static str, Vec<HelpPage>)> {
+    CATALOG_GROUPS.iter().map(|(title, kinds)| {
         let entries = MachineRegistry::descriptions().filter(|entry| {
-            kinds.contains(&if MachineRegistry::Local.endpoint(entry).is_program {
+            kinds.contains(&if MachineRegistry::Local.endpoint_facts(entry).is_program {
                 "program"
             } else {
                 entry.kind.name()
@@ -76,7 +76,9 @@ pub(crate) fn entries_by_group() -> impl Iterator<Item = (&'static str, Vec<Page
         (
             *title,
             entries
-                .map(|entry| Page::for_entry(entry, MachineRegistry::Local.endpoint(entry)))
+                .map(|entry| {
+                    HelpPage::for_entry(entry, MachineRegistry::Local.endpoint_facts(entry))
+                })
                 .collect(),
         )
     })
@@ -102,7 +104,7 @@ fn print_description(name: &str, json: bool) -> Status {
         MachineRegistry::descriptions().filter(|entry| entry.name == name).collect();
     if named.is_empty() {
         let names = MachineRegistry::Local.names();
-        let meant = nearest(name, names.iter().copied());
+        let meant = find_nearest_word(name, names.iter().copied());
         let hint = meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
         terminal::print_error(&format!("no filter is called `{}`{hint}", VisibleText(name)));
         terminal::print_note("`streamline filters` lists all");
@@ -114,7 +116,7 @@ fn print_description(name: &str, json: bool) -> Status {
     // A source and a sink can have the same name.
     let texts: Vec<String> = named
         .iter()
-        .map(|entry| explain::format_help(entry, MachineRegistry::Local.endpoint(entry)))
+        .map(|entry| explain::format_help(entry, MachineRegistry::Local.endpoint_facts(entry)))
         .collect();
     terminal::print_text(&texts.join("\n"))
 }

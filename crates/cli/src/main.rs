@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     let _ = sys::closed_streams::replace_closed_standard_streams();
     // This call cannot fail, because the signal and its action are valid.
     let _ = sys::children::keep_exited_children();
-    streamline::use_daemon_ids();
+    streamline::use_daemon_dbuf_ids();
     match streamline::serve_if_asked(&failure::notice_handler(false)) {
         Some(CompletedTask::Filter(status)) => return ExitCode::from(status),
         Some(CompletedTask::Worker(ended)) => {
@@ -105,10 +105,10 @@ fn main() -> ExitCode {
         }
         Command::Shared(arguments) => path_commands::run(&arguments),
         Command::Bench(arguments) => {
-            separate_program::execute(separate_program::BENCH, &arguments.words)
+            separate_program::execute(separate_program::BENCH_PROGRAM, &arguments.words)
         }
         Command::Page(arguments) => {
-            separate_program::execute(separate_program::PAGE, &arguments.words)
+            separate_program::execute(separate_program::PAGE_PROGRAM, &arguments.words)
         }
         Command::Mount(arguments) => return mount::mount(&arguments),
         Command::Sh(arguments) => return shell::run_shell(&arguments),

@@ -12,14 +12,14 @@ use abi::text::VisibleText;
 use clap::CommandFactory;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-use pipeline::explain::{self, Page};
-use pipeline::language::nearest;
+use pipeline::explain::{self, HelpPage};
+use pipeline::language::find_nearest_word;
 use std::fs;
 use std::io;
 use std::path::Path;
 
 /// Name of the page about filters, sources and sinks.
-const FILTERS_PAGE: &str = "streamline-filters";
+const FILTERS_PAGE_NAME: &str = "streamline-filters";
 /// Title in the header of all manual pages.
 const MANUAL_TITLE: &str = "Streamline";
 
@@ -54,7 +54,7 @@ pub(crate) fn man(arguments: &ManArguments) -> Status {
         Some(sheet) => terminal::print_text(&sheet.text),
         None => {
             let names = sheets.iter().map(ManualPage::short_name).filter(|name| !name.is_empty());
-            let hint = nearest(wanted, names)
+            let hint = find_nearest_word(wanted, names)
                 .map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
             let wanted = VisibleText(wanted);
             terminal::print_error(&format!("the manual has no page `{wanted}`{hint}"));
@@ -136,8 +136,11 @@ fn command_page(command: &clap::Command, whole: bool) -> io::Result<ManualPage> 
     }
     more.control("SH", ["EXIT STATUS"]).text([roman(EXIT_STATUS_HELP)]);
     more.control("SH", ["SEE ALSO"]);
-    let others: &[(&str, &str)] =
-        if whole { &[(FILTERS_PAGE, "7")] } else { &[("streamline", "1"), (FILTERS_PAGE, "7")] };
+    let others: &[(&str, &str)] = if whole {
+        &[(FILTERS_PAGE_NAME, "7")]
+    } else {
+        &[("streamline", "1"), (FILTERS_PAGE_NAME, "7")]
+    };
     write_references(&mut more, others);
     more.to_writer(&mut text)?;
     Ok(ManualPage { name, section: "1", text: String::from_utf8_lossy(&text).into_owned() })
@@ -146,16 +149,16 @@ fn command_page(command: &clap::Command, whole: bool) -> io::Result<ManualPage> 
 /// Generates the page about filters, sources and sinks.
 fn filters_page() -> ManualPage {
     let mut page = Roff::new();
-    page.control("TH", [FILTERS_PAGE, "7", NO_DATE, &program_version(), MANUAL_TITLE]);
+    page.control("TH", [FILTERS_PAGE_NAME, "7", NO_DATE, &program_version(), MANUAL_TITLE]);
     page.control("SH", ["NAME"]);
-    page.text([roman(format!("{FILTERS_PAGE} - the words of a request"))]);
+    page.text([roman(format!("{FILTERS_PAGE_NAME} - the words of a request"))]);
     page.control("SH", ["DESCRIPTION"]);
     page.text([roman(
         "A request is one or more pipelines: a source, filters, and a sink, with | between them. \
          This page contains the description that streamline filters NAME prints for each.",
     )]);
     page.control("SH", [explain::COMMON_PARAMETERS_TITLE.to_uppercase().as_str()]);
-    write_labeled(&mut page, &explain::common_parameters());
+    write_labeled_paragraphs(&mut page, &explain::common_parameters());
     for (title, known) in filters::entries_by_group() {
         page.control("SH", [title.to_uppercase().as_str()]);
         known.iter().for_each(|known| write_filter_entry(&mut page, known));
@@ -165,11 +168,11 @@ fn filters_page() -> ManualPage {
         &mut page,
         &[("streamline", "1"), ("streamline-run", "1"), ("streamline-explain", "1")],
     );
-    ManualPage { name: FILTERS_PAGE.to_owned(), section: "7", text: page.to_roff() }
+    ManualPage { name: FILTERS_PAGE_NAME.to_owned(), section: "7", text: page.to_roff() }
 }
 
 /// Writes the entry of one filter, source or sink.
-fn write_filter_entry(page: &mut Roff, known: &Page) {
+fn write_filter_entry(page: &mut Roff, known: &HelpPage) {
     page.control("SS", [&*format!("{} - {}", known.name, known.summary)]);
     page.text([bold(known.name), roman(format!(" {}", known.usage))]);
     page.control("PP", []);
@@ -179,14 +182,14 @@ fn write_filter_entry(page: &mut Roff, known: &Page) {
         known.sections.iter().filter(|part| part.title != explain::COMMON_PARAMETERS_TITLE)
     {
         page.control("PP", []).text([roman(format!("{}:", section.title))]);
-        write_labeled(page, &section.facts);
+        write_labeled_paragraphs(page, &section.facts);
     }
     page.control("PP", []).text([roman("Example:")]);
     page.control("PP", []).text([bold(known.example.as_str())]);
 }
 
 /// Writes a list of labeled paragraphs.
-fn write_labeled(page: &mut Roff, paragraphs: &[(&str, String)]) {
+fn write_labeled_paragraphs(page: &mut Roff, paragraphs: &[(&str, String)]) {
     for (label, text) in paragraphs {
         page.control("TP", []).text([bold(*label)]).text([roman(text.as_str())]);
     }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 /// Exit status with which shells report that a program cannot be executed.
-const NOT_EXECUTABLE: u8 = 126;
+const NOT_EXECUTABLE_STATUS: u8 = 126;
 /// Base of the exit status with which shells report a program killed by a signal; the signal number
 /// is added.
 const SIGNAL_STATUS_BASE: i32 = 128;
@@ -46,8 +46,8 @@ pub(crate) fn mount(arguments: &MountArguments) -> ExitCode {
         return run_command(&directory, options, (program, words));
     }
     let done = match arguments.foreground || arguments.background {
-        true => serve(&directory, options, arguments),
-        false => start(arguments, &directory),
+        true => serve_mount(&directory, options, arguments),
+        false => start_background_server(arguments, &directory),
     };
     done.unwrap_or_else(|status| status).into()
 }
@@ -92,7 +92,7 @@ fn report_refusal(directory: &Path, why: &str) -> ExitCode {
 
 /// Serves the mount until it is unmounted or a signal arrives. A mount of the daemon also ends when
 /// standard input is closed.
-fn serve(
+fn serve_mount(
     directory: &Path,
     options: MountOptions,
     arguments: &MountArguments,
@@ -105,7 +105,7 @@ fn serve(
         }
         false => None,
     };
-    let signals = engine::signal::watch().map_err(failed)?;
+    let signals = engine::signal::watch_stop_signals().map_err(failed)?;
     let mount = Mount::new(directory, options).map_err(|error| report_mount_error(&error))?;
     match starter {
         // If the starting process no longer waits, it was interrupted; the mount remains.
@@ -120,9 +120,9 @@ fn serve(
 }
 
 /// Starts a background process that serves the mount, and waits until the mount is ready.
-fn start(arguments: &MountArguments, directory: &Path) -> Result<Status, Status> {
+fn start_background_server(arguments: &MountArguments, directory: &Path) -> Result<Status, Status> {
     let (parent_end, child_end) =
-        sys::descriptor::pair().map_err(|error| report_system_error(&error))?;
+        sys::descriptor::socket_pair().map_err(|error| report_system_error(&error))?;
     let mut child =
         spawn_server(arguments, directory, Stdio::from(child_end)).map_err(|error| {
             terminal::print_error(&format!(
@@ -209,7 +209,7 @@ fn run_command(
                 program.display(),
                 terminal::describe_io_error(&error)
             ));
-            ExitCode::from(NOT_EXECUTABLE)
+            ExitCode::from(NOT_EXECUTABLE_STATUS)
         }
     }
 }

@@ -7,11 +7,11 @@
 //! Progress is shown by default if standard error is a terminal, the request prints nothing to a
 //! terminal, the process is in the foreground, and `--quiet` is not given.
 
-use crate::arguments::progress::{INTERVAL_NS, ProgressMode};
+use crate::arguments::progress::{DEFAULT_INTERVAL_NS, ProgressMode};
 use crate::terminal;
 use engine::run::Progress;
 use pipeline::plan::Plan;
-use runtime::ledger::{DropReason, Position};
+use runtime::ledger::{DropReason, FileReadPosition};
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -43,11 +43,11 @@ impl ProgressPrinter {
         let rewrites = terminal::can_rewrite_line();
         let every_ns = match mode {
             Some(ProgressMode::No) => return None,
-            Some(ProgressMode::Yes) => INTERVAL_NS,
+            Some(ProgressMode::Yes) => DEFAULT_INTERVAL_NS,
             Some(ProgressMode::Every(ns)) => ns,
             None if quiet || !rewrites => return None,
             None if io::stdout().is_terminal() && has_printing_sink(plan) => return None,
-            None => INTERVAL_NS,
+            None => DEFAULT_INTERVAL_NS,
         };
         let is_requested = mode.is_some();
         Some(Self { every_ns, rewrites, is_requested, previous: Cell::default() })
@@ -63,11 +63,12 @@ impl ProgressPrinter {
     pub(crate) fn print(&self, progress: &Progress) {
         let now = SourceTotals::sum_sources(progress);
         // If the interval is not a whole number of seconds, the time is printed with tenths.
-        let time = format_duration(now.elapsed_ns, !self.every_ns.is_multiple_of(INTERVAL_NS));
+        let time =
+            format_duration(now.elapsed_ns, !self.every_ns.is_multiple_of(DEFAULT_INTERVAL_NS));
         let text = format_progress_line(&time, progress, now, self.previous.replace(now));
         match self.rewrites {
-            true if !self.is_requested && terminal::is_background() => {}
-            true => terminal::show_status(&text),
+            true if !self.is_requested && terminal::is_background_process() => {}
+            true => terminal::show_status_line(&text),
             false => terminal::print_error_text(&format!("{text}\n")),
         }
     }
@@ -114,8 +115,8 @@ fn format_progress_line(
 ) -> String {
     let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns).max(1);
     let rate = |now: u64, before: u64| {
-        let each =
-            u128::from(now.saturating_sub(before)) * u128::from(INTERVAL_NS) / u128::from(ns);
+        let each = u128::from(now.saturating_sub(before)) * u128::from(DEFAULT_INTERVAL_NS)
+            / u128::from(ns);
         u64::try_from(each).unwrap_or(u64::MAX)
     };
     let mut line = format!(
@@ -151,7 +152,8 @@ fn format_progress_line(
 fn format_position(progress: &Progress) -> Option<String> {
     let positions = progress.sources.iter().map(|(_, source)| source.position);
     let positions = positions.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty())?;
-    let sum = |of: fn(&Position) -> u64| positions.iter().map(of).fold(0, u64::saturating_add);
+    let sum =
+        |of: fn(&FileReadPosition) -> u64| positions.iter().map(of).fold(0, u64::saturating_add);
     let (read, size) = (sum(|at| at.read), sum(|at| at.size));
     // In a growing file, the position may be beyond the last known size.
     let size = size.max(read);
@@ -160,7 +162,8 @@ fn format_position(progress: &Progress) -> Option<String> {
         0 => return Some(format!("{percent} %")),
         read => u128::from(progress.elapsed_ns) * u128::from(size - read) / u128::from(read),
     };
-    let left = u64::try_from(left).unwrap_or(u64::MAX).div_ceil(INTERVAL_NS) * INTERVAL_NS;
+    let left =
+        u64::try_from(left).unwrap_or(u64::MAX).div_ceil(DEFAULT_INTERVAL_NS) * DEFAULT_INTERVAL_NS;
     Some(format!("{percent} %, {} left", format_duration(left, false)))
 }
 
@@ -182,9 +185,11 @@ fn format_losses(progress: &Progress) -> String {
 /// Formats a duration, such as `12 s`, `3:07` or `1:03:07`. If `tenths` is true, a duration of less
 /// than a minute has one decimal place, such as `12.5 s`.
 fn format_duration(ns: u64, tenths: bool) -> String {
-    let seconds = ns / INTERVAL_NS;
+    let seconds = ns / DEFAULT_INTERVAL_NS;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
-        (0, 0, seconds) if tenths => format!("{seconds}.{} s", ns % INTERVAL_NS / 100_000_000),
+        (0, 0, seconds) if tenths => {
+            format!("{seconds}.{} s", ns % DEFAULT_INTERVAL_NS / 100_000_000)
+        }
         (0, 0, seconds) => format!("{seconds} s"),
         (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
         (hours, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
@@ -266,7 +271,7 @@ mod tests {
         let files = [(1_000_000, 4_000_000), (500_000, 2_000_000)];
         progress.sources = files
             .map(|(read, size)| {
-                let position = Some(Position { read, size });
+                let position = Some(FileReadPosition { read, size });
                 ("replay".to_owned(), SourceCounters { position, ..SourceCounters::default() })
             })
             .into();

@@ -46,8 +46,8 @@ pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Sta
     let recorded = ReplayableRecord::open(path).map_err(report_open_error)?;
     let file = arguments.report.as_deref().map(ReportTarget::open).transpose()?;
     silence_space_panics();
-    signal::watch().map_err(|error| report_system_error(&error))?;
-    let options = run::run_options(arguments);
+    signal::watch_stop_signals().map_err(|error| report_system_error(&error))?;
+    let options = run::options_from_arguments(arguments);
     let repetition =
         recorded.build_replay(path, arguments.into.clone(), &options).map_err(report_open_error)?;
     let BuiltReplay { ready, output_directory: into, completeness: whole } = repetition;
@@ -57,7 +57,7 @@ pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Sta
         terminal::print_note(&format!("its output is in {}", into.display()));
     }
     let sentence = finished.results.sentence();
-    let results = finished.end_registration(status.exit_code(), sentence);
+    let results = finished.report_and_unregister(status.exit_code(), sentence);
     if whole.is_damaged() && status == Status::Done {
         terminal::print_error(&format!(
             "the replay differs from the recorded run, because {} is damaged",

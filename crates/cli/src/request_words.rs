@@ -8,7 +8,7 @@ use crate::arguments::Arguments;
 use clap::CommandFactory;
 use engine::registry::MachineRegistry;
 use pipeline::Registry;
-use pipeline::check::OPTIONS;
+use pipeline::check::REQUEST_OPTIONS;
 use std::ffi::{OsStr, OsString};
 
 /// Rearranges arguments for clap. Inserts `run` in front of a request without a command, and moves
@@ -127,7 +127,7 @@ fn word_kind(word: &OsStr, command: &clap::Command) -> WordKind {
         return match takes(&|known| known.get_long() == Some(key)) {
             Some(true) if value.is_none() => WordKind::Option,
             Some(_) => WordKind::Flag,
-            None if key == "name" || OPTIONS.iter().any(|known| known.name == key) => {
+            None if key == "name" || REQUEST_OPTIONS.iter().any(|known| known.name == key) => {
                 WordKind::Request
             }
             None => WordKind::Flag,

@@ -14,7 +14,7 @@ use crate::status::Status;
 use crate::view::RunView;
 use crate::{drawings, record, request, terminal};
 use engine::latency_breach;
-use engine::run::{Alarm, Progress, ProgressWatch};
+use engine::run::{LatencyAlarm, Progress, ProgressWatch};
 use engine::signal;
 use member::client::ClientError;
 use member::protocol::{PathEvent, PathNumber};
@@ -25,9 +25,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use streamline::analysis::{self, SaveError};
-use streamline::report::{Form, format_count};
+use streamline::report::{ReportForm, format_count};
 use streamline::{
-    FinishedRun, OpenError, Options, Prepared, ReadyRequest, RunResults, StopConditions,
+    FinishedRun, OpenError, Options, PreparedRequest, ReadyRequest, RunResults, StopConditions,
 };
 use sys::open::PipeWaitRules;
 use sys::poll::PollSet;
@@ -38,16 +38,17 @@ pub(crate) fn run(arguments: &RunArguments) -> Status {
         return record::replay_record(file, arguments).unwrap_or_else(|status| status);
     }
     let ran = StartNotifier::detach_background(arguments).and_then(|notifier| {
-        let run_options = run_options(arguments);
-        let prepared = Prepared::read(&request::request_text(&arguments.line)?, &run_options)
-            .map_err(report_open_error)?;
+        let run_options = options_from_arguments(arguments);
+        let prepared =
+            PreparedRequest::read(&request::request_text(&arguments.line)?, &run_options)
+                .map_err(report_open_error)?;
         build_and_run_request(prepared, &run_options, arguments, notifier)
     });
     ran.unwrap_or_else(|status| status)
 }
 
 /// Converts the arguments of `run` to run options.
-pub(crate) fn run_options(arguments: &RunArguments) -> Options {
+pub(crate) fn options_from_arguments(arguments: &RunArguments) -> Options {
     let history = arguments.history.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     Options {
         count: arguments.count,
@@ -65,7 +66,7 @@ pub(crate) fn run_options(arguments: &RunArguments) -> Options {
         captures_crashes: true,
         joins_prefixes: true,
         notices: failure::notice_handler(arguments.quiet),
-        steps: arguments.steps(),
+        steps: arguments.rollback_log(),
         injected_refusal: arguments.kernel_refuses,
         ..Options::default()
     }
@@ -73,7 +74,7 @@ pub(crate) fn run_options(arguments: &RunArguments) -> Options {
 
 /// Builds and runs a prepared request, prints its results, and returns the exit status.
 pub(crate) fn build_and_run_request(
-    prepared: Prepared,
+    prepared: PreparedRequest,
     run_options: &Options,
     arguments: &RunArguments,
     notifier: StartNotifier,
@@ -84,9 +85,9 @@ pub(crate) fn build_and_run_request(
     let file = arguments.report.as_deref().map(ReportTarget::open).transpose()?;
     silence_space_panics();
     // From now on, a signal ends the run in an orderly way.
-    signal::watch().map_err(|error| report_system_error(&error))?;
+    signal::watch_stop_signals().map_err(|error| report_system_error(&error))?;
     sys::open::set_pipe_wait_rules(PipeWaitRules {
-        notify: if arguments.quiet { |_| {} } else { print_pipe_wait },
+        notify: if arguments.quiet { |_| {} } else { print_pipe_wait_note },
         deadline: run_options.time.and_then(|time| Instant::now().checked_add(time)),
     });
     let ready =
@@ -110,13 +111,13 @@ pub(crate) fn build_and_run_request(
         _ => status,
     };
     let sentence = finished.results.sentence();
-    finished.end_registration(status.exit_code(), sentence);
+    finished.report_and_unregister(status.exit_code(), sentence);
     Ok(status)
 }
 
 /// Prints a note that the run cannot start until another program opens the named pipe `pipe` for
 /// reading.
-fn print_pipe_wait(pipe: &Path) {
+fn print_pipe_wait_note(pipe: &Path) {
     let pipe = pipe.display();
     terminal::print_note(&format!("waiting until a program opens `{pipe}` for reading"));
 }
@@ -158,7 +159,7 @@ pub(crate) fn run_built_request(
     ready: ReadyRequest,
     arguments: &RunArguments,
 ) -> Result<(FinishedRun, bool), Status> {
-    let signals = signal::watch().map_err(|error| report_system_error(&error))?;
+    let signals = signal::watch_stop_signals().map_err(|error| report_system_error(&error))?;
     let view = RunView::start(&ready, arguments)?;
     let both = view.as_ref().map(|view| PollSet::new(&[signals, view.stop_descriptor()]));
     let both = both.transpose().map_err(|error| report_system_error(&error))?;
@@ -178,7 +179,7 @@ pub(crate) fn run_built_request(
             terminal::print_warning(&format!("{named}{text}"));
         }
     };
-    let alarm = (!arguments.quiet || ready.number().is_some()).then_some(Alarm(&late));
+    let alarm = (!arguments.quiet || ready.number().is_some()).then_some(LatencyAlarm(&late));
     let until = StopConditions {
         stop_descriptor: Some(readable),
         time_limit_ns: arguments.time,
@@ -189,7 +190,7 @@ pub(crate) fn run_built_request(
     let monitor = Monitor::start(&ready, arguments)?;
     let finished = ready.run(until);
     drop(view);
-    terminal::erase_status();
+    terminal::erase_status_line();
     let finished = finished.map_err(report_open_error)?;
     let alarmed = monitor.is_some_and(|monitor| monitor.finish(&finished.results));
     Ok((finished, alarmed))
@@ -242,13 +243,13 @@ pub(crate) fn print_results(
     file: Option<ReportTarget>,
 ) -> Status {
     let RunResults { plan, outcome, crashes, .. } = results;
-    let form = if arguments.json { Form::Json } else { Form::Text };
+    let form = if arguments.json { ReportForm::Json } else { ReportForm::Text };
     let report = results.report();
     let ends = match (form, terminal::drawing_columns()) {
-        (Form::Text, Some(columns)) => report.drawn_pipeline_end_reports(columns),
+        (ReportForm::Text, Some(columns)) => report.drawn_pipeline_end_reports(columns),
         (form, _) => report.pipeline_end_reports(form),
     };
-    let printed = print_apart_from_capture(&ends, &plan.graph);
+    let printed = print_report_text(&ends, &plan.graph);
     if arguments.analyze {
         print_analysis(results);
     }
@@ -283,7 +284,7 @@ pub(crate) fn print_results(
     let unbalanced = !report.imbalances().is_empty();
     let written = match (wanted || lost || unbalanced, file) {
         (true, Some(ReportTarget::Output)) => {
-            print_apart_from_capture(&report.format_full_report(form), &plan.graph)
+            print_report_text(&report.format_full_report(form), &plan.graph)
         }
         (true, Some(place)) => place.write(&report.format_full_report(form)),
         (true, None) => {
@@ -320,7 +321,7 @@ fn warn_that_outputs_ended(results: &RunResults) {
 
 /// Prints the text of a report to standard output, or to standard error if the request writes a
 /// capture to standard output.
-fn print_apart_from_capture(text: &str, graph: &Graph) -> Status {
+fn print_report_text(text: &str, graph: &Graph) -> Status {
     if graph.writes_capture_to_standard_output() {
         terminal::print_error_text(text);
         return Status::Done;
@@ -365,7 +366,7 @@ pub(crate) fn silence_space_panics() {
     let other = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !engine::path::is_space_thread() {
-            terminal::erase_status();
+            terminal::erase_status_line();
             other(panic);
         }
     }));

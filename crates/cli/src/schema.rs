@@ -3,7 +3,7 @@
 use crate::status::Status;
 use crate::terminal;
 use abi::text::VisibleText;
-use pipeline::language::nearest;
+use pipeline::language::find_nearest_word;
 
 /// All schemas, each with its name, the output that it describes, and its text.
 const SCHEMAS: &[(&str, &str, &str)] = &[
@@ -37,11 +37,11 @@ const SCHEMAS: &[(&str, &str, &str)] = &[
 
 /// Prints the names of all schemas, one per line.
 pub(crate) fn print_schema_names() -> Status {
-    terminal::print_text(&names().map(|name| format!("{name}\n")).collect::<String>())
+    terminal::print_text(&schema_names().map(|name| format!("{name}\n")).collect::<String>())
 }
 
 /// Returns the names of all schemas.
-fn names() -> impl Iterator<Item = &'static str> {
+fn schema_names() -> impl Iterator<Item = &'static str> {
     SCHEMAS.iter().map(|(name, _, _)| *name)
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn print_schema(name: Option<&str>) -> Status {
     match SCHEMAS.iter().find(|(known, _, _)| *known == name) {
         Some((_, _, text)) => terminal::print_text(text),
         None => {
-            let meant = nearest(name, names());
+            let meant = find_nearest_word(name, schema_names());
             let hint = meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
             terminal::print_error(&format!("no schema is called `{}`{hint}", VisibleText(name)));
             terminal::print_note("`streamline schema` lists all");

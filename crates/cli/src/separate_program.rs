@@ -39,13 +39,13 @@ impl SeparateProgram {
 }
 
 /// The program that `streamline bench` runs.
-pub(crate) const BENCH: SeparateProgram = SeparateProgram {
+pub(crate) const BENCH_PROGRAM: SeparateProgram = SeparateProgram {
     name: "streamline-bench",
     install: "no package contains it; in the source tree `cargo xtask install --bench` installs it",
 };
 
 /// The program that `streamline page` runs.
-pub(crate) const PAGE: SeparateProgram = SeparateProgram {
+pub(crate) const PAGE_PROGRAM: SeparateProgram = SeparateProgram {
     name: "streamline-page",
     install: "the package `streamline-page` contains it; in the source tree `cargo xtask install` \
               installs it",

@@ -37,7 +37,7 @@ pub(crate) fn find_prefixes(plan: &Plan) -> Vec<SharedPrefix> {
         own.iter().filter(reads).map(|path| path.number).collect()
     };
     let found = |prefix: &str| SharedPrefix {
-        readers: numbers(&|line| line.contains(&prefix::source_text(prefix))),
+        readers: numbers(&|line| line.contains(&prefix::shared_source_text(prefix))),
         path: numbers(&|line| prefix::offers_prefix(line, prefix)).first().copied(),
         prefix: prefix.to_owned(),
     };

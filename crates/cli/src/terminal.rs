@@ -26,7 +26,7 @@ pub(crate) fn terminal_columns() -> usize {
 /// Returns the width of the terminal on standard output, in characters. Returns `None` if standard
 /// output is not a terminal, or if the terminal interprets no control sequences.
 pub(crate) fn drawing_columns() -> Option<usize> {
-    Some(terminal_columns()).filter(|columns| *columns < usize::MAX && !is_dumb())
+    Some(terminal_columns()).filter(|columns| *columns < usize::MAX && !is_dumb_terminal())
 }
 
 /// Returns true if messages may be colored: standard error is a terminal that interprets control
@@ -43,26 +43,26 @@ pub(crate) fn can_color_stdout() -> bool {
 
 fn may_color() -> bool {
     let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    !unwanted && !is_dumb()
+    !unwanted && !is_dumb_terminal()
 }
 
 /// Returns true if the terminal does not interpret control sequences.
-fn is_dumb() -> bool {
+fn is_dumb_terminal() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term == "dumb")
 }
 
 /// Returns true if a line on standard error can be overwritten.
 pub(crate) fn can_rewrite_line() -> bool {
-    io::stderr().is_terminal() && !is_dumb()
+    io::stderr().is_terminal() && !is_dumb_terminal()
 }
 
 /// Returns true if this process runs in the background: another process group owns the terminal.
-pub(crate) fn is_background() -> bool {
+pub(crate) fn is_background_process() -> bool {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     is_background_stat(&stat)
 }
 
-/// Implements [`is_background`] on the text of proc_pid_stat(5).
+/// Implements [`is_background_process`] on the text of proc_pid_stat(5).
 fn is_background_stat(stat: &str) -> bool {
     // The command name may contain any character, including parentheses.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -74,7 +74,7 @@ fn is_background_stat(stat: &str) -> bool {
 
 /// Prints a status line on standard error, in place of the previous one. The terminal truncates an
 /// overlong line. The next output erases the status line.
-pub(crate) fn show_status(line: &str) {
+pub(crate) fn show_status_line(line: &str) {
     let line = VisibleText(line);
     let mut stderr = io::stderr().lock();
     HAS_STATUS_LINE.store(true, Ordering::Relaxed);
@@ -83,15 +83,15 @@ pub(crate) fn show_status(line: &str) {
     let _ = stderr.write_all(format!("\r\x1b[?7l{line}\x1b[K\x1b[?7h").as_bytes());
 }
 
-/// Erases the line that [`show_status`] has printed.
-pub(crate) fn erase_status() {
+/// Erases the line that [`show_status_line`] has printed.
+pub(crate) fn erase_status_line() {
     print_error_text("");
 }
 /// Writes a text to standard output, and flushes. Returns the exit status.
 pub(crate) fn print_text(text: &str) -> Status {
     // The status line is erased because standard output and standard error may be the same
     // terminal.
-    erase_status();
+    erase_status_line();
     let text = visible_text(text, can_color_stdout());
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -193,20 +193,20 @@ fn color_sequence(text: &str) -> Option<&str> {
 
 /// Prints a message to standard error, with the prefix `error: `.
 pub(crate) fn print_error(what: &str) {
-    print_labeled("error", "1;31", what);
+    print_labeled_message("error", "1;31", what);
 }
 
 /// Prints a message to standard error, with the prefix `warning: `.
 pub(crate) fn print_warning(what: &str) {
-    print_labeled("warning", "1;33", what);
+    print_labeled_message("warning", "1;33", what);
 }
 
 /// Prints a message to standard error, with the prefix `note: `.
 pub(crate) fn print_note(what: &str) {
-    print_labeled("note", "1", what);
+    print_labeled_message("note", "1", what);
 }
 
-fn print_labeled(word: &str, colour: &str, what: &str) {
+fn print_labeled_message(word: &str, colour: &str, what: &str) {
     // The text may quote untrusted input, such as a request, a file name or another process.
     let what = VisibleLines(what);
     match can_color_stderr() {

@@ -28,7 +28,7 @@ use sys::eventfd::EventFd;
 /// Interval between two samples of the path's counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval at which the view checks if the run has ended, while it waits for a key.
-const KEY_INTERVAL: Duration = Duration::from_millis(50);
+const END_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 const KEY_HELP: &str = "q ends the path, ? explains, arrows scroll";
 const HELP_LINES: [&str; 9] = [
     "  ○ source   ● filter   ■ sink; a rule names the space of the rows below it",
@@ -162,7 +162,7 @@ impl ViewState {
                 if is_closed() {
                     return;
                 }
-                match event::poll(KEY_INTERVAL) {
+                match event::poll(END_CHECK_INTERVAL) {
                     Ok(true) => break,
                     Ok(false) if Instant::now() >= next => break,
                     Ok(false) => {}
@@ -183,8 +183,8 @@ impl ViewState {
     fn apply_key(&mut self, key: KeyEvent) -> bool {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
-            KeyCode::Char('c') if is_control => return self.end(),
-            KeyCode::Char('q') => return self.end(),
+            KeyCode::Char('c') if is_control => return self.request_end(),
+            KeyCode::Char('q') => return self.request_end(),
             KeyCode::Char('?' | 'h') => self.shows_help = !self.shows_help,
             KeyCode::Esc => self.shows_help = false,
             KeyCode::Down | KeyCode::Char('j') => self.scroll += 1,
@@ -196,7 +196,7 @@ impl ViewState {
 
     /// Requests the end of the path. Returns false if the end had already been requested; the
     /// caller then closes the view.
-    fn end(&mut self) -> bool {
+    fn request_end(&mut self) -> bool {
         self.stop.notify();
         !std::mem::replace(&mut self.is_stopping, true)
     }

@@ -24,10 +24,10 @@ use std::path::Path;
 use std::sync::Arc;
 use streamline::record::ReplayableRecord;
 use streamline::report::{JsonObject, json_line, to_object};
-use streamline::{Options, Prepared, RunResults};
+use streamline::{Options, PreparedRequest, RunResults};
 
 /// Version of the output format of `why --json`.
-const VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 
 /// Traces a flow and prints the table.
 pub(crate) fn trace_flow(arguments: &WhyArguments) -> Status {
@@ -37,7 +37,7 @@ pub(crate) fn trace_flow(arguments: &WhyArguments) -> Status {
 /// The input of a trace: a prepared request, and facts about the record that it replays.
 #[derive(Debug)]
 struct TraceInput {
-    prepared: Prepared,
+    prepared: PreparedRequest,
     record_mode: RecordMode,
     /// The block limit of the recorded run; `None` if the run had no limit or if the input is a
     /// capture.
@@ -62,7 +62,7 @@ fn print_trace(arguments: &WhyArguments, expression: &str) -> Result<Status, Sta
     incomplete.iter().for_each(|gap| terminal::print_warning(gap));
     silence_space_panics();
     let mut results = run_trace(request, &why)?;
-    if can_reread(&arguments.file) && why.rewind() {
+    if can_reread(&arguments.file) && why.rewind_if_incomplete() {
         results = run_trace(prepare_request(arguments)?, &why)?;
     }
     let RunResults { plan, outcome, .. } = &results;
@@ -104,10 +104,10 @@ fn run_trace(request: TraceInput, why: &Arc<FlowQuery>) -> Result<RunResults, St
         ..PathOptions::default()
     };
     let quiet = RunArguments { quiet: true, count, ..RunArguments::default() };
-    signal::watch().map_err(|error| report_system_error(&error))?;
+    signal::watch_stop_signals().map_err(|error| report_system_error(&error))?;
     // A trace is not registered with the daemon, so other users and programs cannot observe or
     // change it.
-    let options = Options { embedded: true, ..run::run_options(&quiet) };
+    let options = Options { embedded: true, ..run::options_from_arguments(&quiet) };
     let ready = prepared.build_with(&options, extras).map_err(report_open_error)?;
     Ok(run::run_built_request(ready, &quiet)?.0.results)
 }
@@ -121,7 +121,7 @@ fn can_reread(file: &Path) -> bool {
 /// cannot be traced.
 fn open_record(file: &Path) -> Result<TraceInput, Status> {
     let recorded = ReplayableRecord::open(file).map_err(report_open_error)?;
-    if recorded.is_changed() {
+    if recorded.has_request_changes() {
         let file = file.display();
         terminal::print_error(&format!(
             "{file} records a path that was changed at run time, and `why` traces one request: \
@@ -129,7 +129,7 @@ fn open_record(file: &Path) -> Result<TraceInput, Status> {
         ));
         return Err(Status::Failed);
     }
-    let (gap, is_damaged) = (recorded.record_gap_reason(), recorded.is_damaged());
+    let (gap, is_damaged) = (recorded.missing_frames_reason(), recorded.is_damaged());
     let (prepared, record_mode, count) = recorded.into_parts();
     Ok(TraceInput { prepared, record_mode, count, gap, is_damaged })
 }
@@ -149,7 +149,7 @@ fn prepare_capture(file: &Path, words: &str) -> Result<TraceInput, Status> {
     };
     let notices = failure::notice_handler(false);
     let options = Options { outside_kernel: true, notices, ..Options::default() };
-    let prepared = Prepared::read(&text, &options).map_err(report_open_error)?;
+    let prepared = PreparedRequest::read(&text, &options).map_err(report_open_error)?;
     let prepared = prepared.reduce_to_first_worker();
     let record_mode = RecordMode::Off;
     Ok(TraceInput { prepared, record_mode, count: None, gap: None, is_damaged: false })
@@ -270,7 +270,7 @@ fn to_json(flow: &str, rows: &[NodeFate], plan: &Plan, incomplete: &[String]) ->
     };
     let nodes: Vec<JsonObject> = sort_rows(rows, plan).into_iter().map(node).collect();
     to_object(&[
-        ("version", &VERSION),
+        ("version", &JSON_VERSION),
         ("flow", &flow),
         ("nodes", &nodes),
         ("incomplete", &incomplete),

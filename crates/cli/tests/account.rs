@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// Sums for each pair of peers: the number of blocks and the number of bytes on the wire, for both
 /// directions together. The key names the peers.
-type Sums = BTreeMap<String, (u64, u64)>;
+type SumsByPeers = BTreeMap<String, (u64, u64)>;
 
 fn capture_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/web.pcap")
@@ -19,7 +19,7 @@ fn capture_path() -> PathBuf {
 
 fn run_over_capture(folder: &Folder, rest: &str) -> CommandResult {
     let line = format!("replay {} | {rest}", capture_path().display());
-    CommandResult::from(folder.streamline(&["run", &line]).output().unwrap())
+    CommandResult::from(folder.streamline_command(&["run", &line]).output().unwrap())
 }
 
 fn parse_objects(text: &str) -> Vec<Value> {
@@ -28,7 +28,7 @@ fn parse_objects(text: &str) -> Vec<Value> {
 
 /// Returns the protocol and the peers of a JSON object as text, in the same form for both
 /// directions. Returns `None` for an object without addresses.
-fn peers(object: &Value) -> Option<String> {
+fn format_peers(object: &Value) -> Option<String> {
     let end = |address: &str, port: &str| format!("{} {}", object[address], object[port]);
     object.get("src")?;
     let mut ends = [end("src", "src_port"), end("dst", "dst_port")];
@@ -36,8 +36,8 @@ fn peers(object: &Value) -> Option<String> {
     Some(format!("{} {} {}", object["proto"], ends[0], ends[1]))
 }
 
-fn add(sums: &mut Sums, object: &Value, blocks: u64, bytes: u64) {
-    if let Some(peers) = peers(object) {
+fn add_to_sums(sums: &mut SumsByPeers, object: &Value, blocks: u64, bytes: u64) {
+    if let Some(peers) = format_peers(object) {
         let sum = sums.entry(peers).or_default();
         *sum = (sum.0 + blocks, sum.1 + bytes);
     }
@@ -47,20 +47,20 @@ fn add(sums: &mut Sums, object: &Value, blocks: u64, bytes: u64) {
 fn h15_accounts_are_the_sums_over_all_frames() {
     let folder = Folder::new();
     let number = |object: &Value, name: &str| object[name].as_u64().unwrap();
-    let mut expected = Sums::new();
+    let mut expected = SumsByPeers::new();
     for frame in parse_objects(&run_over_capture(&folder, "json").out) {
-        add(&mut expected, &frame, 1, number(&frame, "wire_length"));
+        add_to_sums(&mut expected, &frame, 1, number(&frame, "wire_length"));
     }
     assert!(expected.len() > 1);
     for given in ["account", "account flows=1", "account idle=1us"] {
         let ran = run_over_capture(&folder, given);
         assert_eq!(ran.status, Some(0), "{}", ran.err);
-        let mut sums = Sums::new();
+        let mut sums = SumsByPeers::new();
         for flow in parse_objects(&ran.out) {
             let blocks = number(&flow, "blocks") + number(&flow, "blocks_back");
             let bytes = number(&flow, "wire_bytes") + number(&flow, "wire_bytes_back");
             assert!(blocks > 0 && flow["start"].as_str() <= flow["end"].as_str(), "{flow}");
-            add(&mut sums, &flow, blocks, bytes);
+            add_to_sums(&mut sums, &flow, blocks, bytes);
         }
         assert_eq!(sums, expected, "{given}");
         assert!(ran.err.contains("none lost"), "{}", ran.err);

@@ -5,12 +5,12 @@
 
 mod common;
 
-use common::{CommandResult, Folder, Guard};
+use common::{ChildGuard, CommandResult, Folder};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE};
 use testkit::traffic::Capture;
-use testkit::{Frame, Segment, wait_until};
+use testkit::{Frame, TcpHeader, wait_until};
 
 /// Number of connections that are open when the filter moves.
 const CONNECTIONS: u32 = 1000;
@@ -20,8 +20,8 @@ const CONNECTIONS: u32 = 1000;
 fn connection_half(first: bool) -> Capture {
     let frame = |connection: u32, sequence: u32, flags: u8, payload: &str| {
         let source = format!("10.0.{}.{}", connection >> 8, connection & 0xff);
-        let ports = Segment { source: 4000, target: 80, window: 8192, ..Segment::default() };
-        let segment = Segment { sequence, flags, ..ports };
+        let ports = TcpHeader { source: 4000, target: 80, window: 8192, ..TcpHeader::default() };
+        let segment = TcpHeader { sequence, flags, ..ports };
         Frame::ethernet().ipv4(&source, "192.0.2.1").tcp(&segment, payload.as_bytes())
     };
     let of = |connection: u32| {
@@ -48,7 +48,7 @@ fn v18_connections_survive_a_move_of_their_filter() {
     let ran = |words: &[&str]| CommandResult::from(inside(words).output().unwrap());
     let begin = |mut command: Command| {
         let silent = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Guard(silent.spawn().unwrap())
+        ChildGuard(silent.spawn().unwrap())
     };
     let _daemon = begin(inside(&["daemon", "--socket", place.to_str().unwrap()]));
     wait_until("a daemon answers", || ran(&["ps"]).status == Some(0));

@@ -37,7 +37,7 @@ fn live_traffic_page_runs_without_privilege() {
     let typed = typed.replace("sleep 1", WAIT_READY_COMMAND);
     let folder = Folder::new();
     // The outer shell has the command in its PATH; the inner shell runs in a new network namespace.
-    let mut shell = folder.shell("exec \"$@\"");
+    let mut shell = folder.shell_command("exec \"$@\"");
     shell.args(["sh", "timeout", "300"]).arg(unshare).arg("-Urn").arg(bash).arg("-c").arg(typed);
     let ran = CommandResult::from(shell.output().unwrap());
     let lines: Vec<&str> = ran.out.lines().collect();
@@ -61,7 +61,7 @@ fn time_page_runs_without_privilege() {
         }
         let typed = typed.replace("tcpdump -r alert.pcap | head", "test -s alert.pcap");
         let script = format!("set -e; {typed}");
-        let done = CommandResult::from(folder.shell(&script).output().unwrap());
+        let done = CommandResult::from(folder.shell_command(&script).output().unwrap());
         assert_eq!(done.status, Some(0), "{typed}: {done:?}");
         ran += 1;
         if typed.contains("diff") {
@@ -83,7 +83,7 @@ fn j5_security_page_runs_without_privilege() {
         page.split("```sh\n").skip(1).filter_map(|block| block.split("```").next()).collect();
     assert_eq!(typed.len(), 2);
     let run = |typed: &str| {
-        let mut shell = folder.shell("exec \"$@\"");
+        let mut shell = folder.shell_command("exec \"$@\"");
         shell.args(["sh", "timeout", "300"]).arg(&bash).arg("-c").arg(format!("set -e; {typed}"));
         CommandResult::from(shell.output().unwrap())
     };
@@ -122,7 +122,8 @@ fn sharing_page_runs_without_privilege() {
     let (_, block) = page.split_once("```sh\n").unwrap();
     let (typed, _) = block.split_once("```").unwrap();
     let folder = Folder::new();
-    let mut shell = folder.shell("unset STREAMLINE_DAEMON; export TMPDIR=$PWD; exec \"$@\"");
+    let mut shell =
+        folder.shell_command("unset STREAMLINE_DAEMON; export TMPDIR=$PWD; exec \"$@\"");
     shell.args(["sh", "timeout", "300"]).arg(bash).arg("-c").arg(typed);
     let ran = CommandResult::from(shell.output().unwrap());
     assert_eq!(ran.status, Some(0), "{ran:?}");

@@ -49,7 +49,7 @@ fn link_headers() -> Vec<(&'static str, u32, Vec<u8>)> {
 }
 
 /// Returns, as text, the number of frames in the capture `x` that match the expression.
-fn count_selected(folder: &Folder, expression: &str) -> String {
+fn count_selected_frames(folder: &Folder, expression: &str) -> String {
     let ran = folder.run(&["run", "-q", &format!("replay x | bpf '{expression}' | count")]);
     assert_eq!(ran.status, Some(0), "{expression}: {}", ran.err);
     ran.out.split_whitespace().next().unwrap_or_default().to_owned()
@@ -62,8 +62,12 @@ fn h9_expression_is_compiled_for_the_capture_link_type() {
         let packet = |port| Frame::raw().ipv4("10.0.0.1", "10.0.0.2").udp(9, port, b"");
         let frames = [53, 54].map(|port| [&before[..], &packet(port)].concat());
         write_capture(&folder, "x", link, &frames);
-        assert_eq!(count_selected(&folder, "udp dst port 53 and src host 10.0.0.1"), "1", "{what}");
-        assert_eq!(count_selected(&folder, "udp port 53 or udp port 54"), "2", "{what}");
+        assert_eq!(
+            count_selected_frames(&folder, "udp dst port 53 and src host 10.0.0.1"),
+            "1",
+            "{what}"
+        );
+        assert_eq!(count_selected_frames(&folder, "udp port 53 or udp port 54"), "2", "{what}");
     }
 }
 
@@ -83,7 +87,7 @@ fn link_specific_primitive_is_refused_on_other_links() {
     ];
     for (expression, link, yes, no) in cases {
         write_capture(&folder, "x", link, &[yes, no]);
-        assert_eq!(count_selected(&folder, expression), "1", "{expression} on {link}");
+        assert_eq!(count_selected_frames(&folder, expression), "1", "{expression} on {link}");
         let line = format!("replay ethernet | bpf '{expression}' | count");
         let checked = folder.run(&["check", &line]);
         assert_eq!(checked.status, Some(2), "{expression}: {}", checked.err);
@@ -114,7 +118,7 @@ fn primitives_for_atm_mtp_and_pflog_use_libpcap() {
         let line = format!("replay x | bpf '{expression}' | count");
         let checked = folder.run(&["check", &line]);
         if checked.status == Some(0) {
-            assert_eq!(count_selected(&folder, expression), "1", "{expression} on {link}");
+            assert_eq!(count_selected_frames(&folder, expression), "1", "{expression} on {link}");
         } else {
             assert!(checked.err.contains("is supported by libpcap only"), "{}", checked.err);
             assert!(checked.err.contains("install"), "{}", checked.err);
@@ -171,8 +175,8 @@ fn each_link_type_has_its_own_filter_program() {
         packet(1, &wlan),
     ];
     fs::write(folder.path().join("x"), file.concat()).unwrap();
-    assert_eq!(count_selected(&folder, "ip"), "2");
-    assert_eq!(count_selected(&folder, "udp port 53"), "1");
+    assert_eq!(count_selected_frames(&folder, "ip"), "2");
+    assert_eq!(count_selected_frames(&folder, "udp port 53"), "1");
     let warned = folder.run(&["run", "replay x | bpf 'type data' | count"]);
     assert_eq!(warned.out, "1 blocks, 44 bytes\n");
     let warning = "warning: `bpf`: no frame of EN10MB (Ethernet) passes: `type` is not supported \

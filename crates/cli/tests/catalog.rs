@@ -104,7 +104,7 @@ fn request_options_are_in_help_and_book() {
     let book = fs::read_to_string(book).unwrap();
     for command in ["run", "start", "check", "explain"] {
         let help = folder.run(&[command, "--help"]).out;
-        for known in pipeline::check::OPTIONS {
+        for known in pipeline::check::REQUEST_OPTIONS {
             let option = format!("  --{}", known.name);
             assert!(help.contains(&option), "{command}: {option}");
             assert!(book.contains(&format!("`--{}", known.name)), "{option} is not in the book");
@@ -133,11 +133,12 @@ fn examples_are_written_once_and_run() {
     assert_eq!(ran.status, Some(0), "{ran:?}");
     let tour = folder.path().join("new/tour");
     let same = |name: &str| {
-        fs::read(tour.join(name)).unwrap() == fs::read(common::examples().join(name)).unwrap()
+        fs::read(tour.join(name)).unwrap()
+            == fs::read(common::examples_directory().join(name)).unwrap()
     };
     assert!(same("web.pcap") && same("packets.pipe"));
     let typed = ran.out.lines().find_map(|line| line.trim_start().strip_prefix("streamline "));
-    let mut shell = folder.shell(&format!("streamline {} | head -1", typed.unwrap()));
+    let mut shell = folder.shell_command(&format!("streamline {} | head -1", typed.unwrap()));
     let printed = CommandResult::from(shell.output().unwrap());
     assert!(printed.out.contains(" TCP ") || printed.out.contains("tcp"), "{printed:?}");
     // A second call succeeds without changes. A modified file is preserved and reported.
@@ -295,7 +296,7 @@ fn completion_scripts_are_accepted_by_their_shells() {
         done";
     fs::write(folder.path().join("asked"), asked).unwrap();
     let script = "streamline completion bash > script && bash -n script && bash asked";
-    let ran = CommandResult::from(folder.shell(script).output().unwrap());
+    let ran = CommandResult::from(folder.shell_command(script).output().unwrap());
     assert_eq!(ran.out, "replay x | dport\nkernel\nspaces\nfish\n", "{}", ran.err);
     for shell in ["zsh", "fish"] {
         assert!(folder.run(&["completion", shell]).out.contains("streamline"));
@@ -308,9 +309,9 @@ fn bench_and_page_run_the_programs_in_their_directory() {
     // The shell copies the program. If this process copied it, the copy might still be open for
     // writing in a child of another test, so that it could not be executed (ETXTBSY).
     let copied = format!("cp '{}' streamline", env!("CARGO_BIN_EXE_streamline"));
-    assert!(folder.shell(&copied).status().unwrap().success());
+    assert!(folder.shell_command(&copied).status().unwrap().success());
     for (name, install) in [("bench", "xtask install --bench"), ("page", "xtask install")] {
-        let ran = folder.shell(&format!("PATH=/nowhere ./streamline {name} chain"));
+        let ran = folder.shell_command(&format!("PATH=/nowhere ./streamline {name} chain"));
         let ran = CommandResult::from({ ran }.output().unwrap());
         assert_eq!(ran.status, Some(3));
         assert!(ran.err.contains(install), "{}", ran.err);
@@ -319,7 +320,7 @@ fn bench_and_page_run_the_programs_in_their_directory() {
             chmod +x streamline-{name}
             ./streamline {name} chain --json --help"
         );
-        let ran = CommandResult::from(folder.shell(&script).output().unwrap());
+        let ran = CommandResult::from(folder.shell_command(&script).output().unwrap());
         let expected = (Some(7), "chain --json --help\n");
         assert_eq!((ran.status, ran.out.as_str()), expected, "{}", ran.err);
     }

@@ -11,7 +11,7 @@ use testkit::need;
 
 /// Keys that a user types, and the words after `streamline` in the completed line, each in angle
 /// brackets. `\t` is the tab key.
-const CASES: [(&str, &str); 9] = [
+const COMPLETION_CASES: [(&str, &str); 9] = [
     // Commands and their options.
     ("streamline doc\t", "<doctor>"),
     ("streamline completion fi\t", "<completion><fish>"),
@@ -31,13 +31,13 @@ const CASES: [(&str, &str); 9] = [
 
 /// Types the keys of each case into a shell. The completed line becomes the argument of `printf`,
 /// which prints the words.
-fn check(shell: &str, script: &str, start: &str) {
+fn check_completion_cases(shell: &str, script: &str, start: &str) {
     if need::require_command(shell).is_none() {
         return;
     }
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let _path = folder.spawn_named("web", "generate rate=10 | count --name=counted | discard");
+    let _path = folder.spawn_named_path("web", "generate rate=10 | count --name=counted | discard");
     testkit::wait_until("the path says what its nodes are", || {
         folder.run(&["complete", "--", "set", "web", "remove"]).out.contains("count#counted")
     });
@@ -53,8 +53,8 @@ fn check(shell: &str, script: &str, start: &str) {
         fs::rename(folder.path().join("start"), folder.path().join("zsh/.zshrc")).unwrap();
     }
     let Some(mut screen) = Screen::start_shell_command(&folder, words) else { return };
-    screen.wait_for("ready> ");
-    for (keys, expected) in CASES {
+    screen.wait_for_text("ready> ");
+    for (keys, expected) in COMPLETION_CASES {
         let before = screen.output().len();
         // ^A moves the cursor to the beginning of the line.
         screen.press(&format!("{keys}\u{1}printf '<%s>' \n"), "<streamline>");
@@ -68,22 +68,22 @@ fn check(shell: &str, script: &str, start: &str) {
         assert!(printed.starts_with(expected), "{shell}: {keys:?}: {printed:?}");
     }
     screen.press("exit\n", "exit");
-    screen.wait();
+    screen.wait_for_exit();
 }
 
 #[test]
 fn bash_completes_commands_requests_and_names() {
-    check("bash", "script", "PS1='ready> '; . ./script");
+    check_completion_cases("bash", "script", "PS1='ready> '; . ./script");
 }
 
 #[test]
 fn zsh_completes_commands_requests_and_names() {
     let start = "PROMPT='ready> '; fpath=($PWD $fpath); autoload -U compinit; compinit -u -D";
-    check("zsh", "_streamline", start);
+    check_completion_cases("zsh", "_streamline", start);
 }
 
 #[test]
 fn fish_completes_commands_requests_and_names() {
     let start = "function fish_prompt; echo 'ready> '; end; source script";
-    check("fish", "script", start);
+    check_completion_cases("fish", "script", start);
 }

@@ -31,15 +31,17 @@ impl Podman {
     fn new() -> Option<Self> {
         need::require_command("podman")?;
         let mut refusals = Vec::new();
-        if let Err(why) = output(Command::new("podman").args(["image", "exists", BASE_IMAGE]))
-            && let Err(pull) = output(Command::new("podman").args(["pull", "--quiet", BASE_IMAGE]))
+        if let Err(why) =
+            run_and_read_stdout(Command::new("podman").args(["image", "exists", BASE_IMAGE]))
+            && let Err(pull) =
+                run_and_read_stdout(Command::new("podman").args(["pull", "--quiet", BASE_IMAGE]))
         {
             return need::report_skip(&format!("needs the image {BASE_IMAGE}: {why}{pull}"));
         }
         for runtime in [&[] as &[_], &["--runtime=runc"]] {
             for limits in [&[] as &[_], &PODMAN_LIMIT_OPTIONS] {
                 let podman = Self { runtime, limits };
-                match output(&mut podman.run(&[BASE_IMAGE, "true"])) {
+                match run_and_read_stdout(&mut podman.container_command(&[BASE_IMAGE, "true"])) {
                     Ok(_) => return Some(podman),
                     Err(why) => refusals.push(why.trim().to_owned()),
                 }
@@ -51,7 +53,7 @@ impl Podman {
 
     /// Returns a command that runs a container. `words` contains further options, the image and the
     /// arguments of its program.
-    fn run(&self, words: &[&str]) -> Command {
+    fn container_command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("podman");
         command.args(self.runtime).args(["run", "--rm"]).args(self.limits).args(words);
         command.stdin(Stdio::null());
@@ -73,7 +75,7 @@ impl Image {
                 .args(["build", "--quiet", "--layers=false", "--tag", &image.0])
                 .args(isolation)
                 .arg(context);
-            output(&mut command)
+            run_and_read_stdout(&mut command)
         };
         // If the runtime does not support the machine's control groups, only this isolation works.
         let built = build(&[]).or_else(|_| build(&["--isolation=chroot"]));
@@ -88,13 +90,13 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        let _ = output(Command::new("podman").args(["rmi", "--force", &self.0]));
+        let _ = run_and_read_stdout(Command::new("podman").args(["rmi", "--force", &self.0]));
     }
 }
 
 /// Runs a command, and returns its standard output. If the command fails, returns its standard
 /// error as an error.
-fn output(command: &mut Command) -> Result<String, String> {
+fn run_and_read_stdout(command: &mut Command) -> Result<String, String> {
     let ran = command.output().unwrap();
     match ran.status.success() {
         true => Ok(String::from_utf8_lossy(&ran.stdout).into_owned()),
@@ -113,10 +115,10 @@ fn write_package(folder: &Folder, context: &Path) {
     fs::write(tree.join("DEBIAN/control"), control).unwrap();
     let program = tree.join("usr/bin/streamline");
     testkit::copy_program(Path::new(env!("CARGO_BIN_EXE_streamline")), &program);
-    output(Command::new("strip").arg(&program)).unwrap();
+    run_and_read_stdout(Command::new("strip").arg(&program)).unwrap();
     let mut pack = Command::new("dpkg-deb");
     pack.args(["--root-owner-group", "-Zgzip", "-z1", "--build"]);
-    output(pack.arg(&tree).arg(context.join("streamline_0-1_all.deb"))).unwrap();
+    run_and_read_stdout(pack.arg(&tree).arg(context.join("streamline_0-1_all.deb"))).unwrap();
 }
 
 #[test]
@@ -140,11 +142,17 @@ fn container_runs_requests_on_files_and_live_traffic() {
     fs::write(data.join("web.pcap"), fs::read(capture).unwrap()).unwrap();
     let shared = format!("{}:/data", data.display());
     let request = "replay web.pcap | dport |80 count";
-    let counted =
-        output(&mut podman.run(&["--network=none", "--volume", &shared, &image.0, request]))
-            .unwrap();
+    let counted = run_and_read_stdout(&mut podman.container_command(&[
+        "--network=none",
+        "--volume",
+        &shared,
+        &image.0,
+        request,
+    ]))
+    .unwrap();
     assert_eq!(counted, folder.run(&["replay examples/web.pcap | dport |80 count"]).out);
-    let refused = output(&mut podman.run(&[&image.0, "rx lo | count"])).unwrap_err();
+    let refused = run_and_read_stdout(&mut podman.container_command(&[&image.0, "rx lo | count"]))
+        .unwrap_err();
     assert!(refused.contains("CAP_NET_RAW"), "{refused}");
 
     // A container with the privileges in the recipe captures live traffic.
@@ -159,7 +167,7 @@ fn container_runs_requests_on_files_and_live_traffic() {
         .copied()
         .chain([image.0.as_str(), "run", "-c", "3", &request])
         .collect();
-    let mut child = podman.run(&words).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = podman.container_command(&words).stdout(Stdio::piped()).spawn().unwrap();
     let sender = pair.client.run_in_network_namespace(|| UdpSocket::bind((CLIENT, 0)).unwrap());
     // Datagrams are sent until three are printed, because the first ones may arrive before the path
     // is running.

@@ -6,7 +6,7 @@
 mod common;
 
 use common::schema_validator::validate_outputs;
-use common::{DAEMON_DIR, Folder, Guard};
+use common::{ChildGuard, DAEMON_DIR, Folder};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -18,18 +18,18 @@ use testkit::wait_until;
 
 /// Starts a daemon that appends its log, in the format `form`, to the file `log`. Waits until it
 /// replies.
-fn start_daemon(folder: &Folder, form: &str) -> Guard {
+fn start_daemon(folder: &Folder, form: &str) -> ChildGuard {
     let place = folder.path().join(DAEMON_DIR).display().to_string();
-    let mut command = folder.streamline(&["daemon", "--socket", &place, "--log", form]);
+    let mut command = folder.streamline_command(&["daemon", "--socket", &place, "--log", form]);
     let log = File::options().create(true).append(true).open(folder.path().join("log")).unwrap();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    let daemon = Guard(command.spawn().unwrap());
+    let daemon = ChildGuard(command.spawn().unwrap());
     wait_until("a daemon answers", || folder.run(&["ps"]).status == Some(0));
     daemon
 }
 
 /// Sends SIGTERM to a daemon and waits until it has exited.
-fn terminate(daemon: &mut Guard) {
+fn terminate(daemon: &mut ChildGuard) {
     let process = Pid::from_child(&daemon.0);
     kill_process(process, Signal::TERM).unwrap();
     assert!(daemon.0.wait().unwrap().success());

@@ -9,7 +9,7 @@ mod common;
 use common::{CommandResult, Folder};
 use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE};
 
-const WARNING: &str = "`http` produces no results that need both directions";
+const ONE_SIDED_WARNING: &str = "`http` produces no results that need both directions";
 
 /// Runs the subcommand `verb` on a request that begins with the source `source`. The source
 /// captures in the server's namespace of `pair`.
@@ -23,7 +23,7 @@ fn run_subcommand(
     let source = source.replacen(' ', &format!(" netns={} ", netns.display()), 1);
     let line = format!("{source} | tcp | http |exchange weblog");
     let words: Vec<&str> = verb.iter().copied().chain([line.as_str()]).collect();
-    CommandResult::from(folder.streamline(&words).output().unwrap())
+    CommandResult::from(folder.streamline_command(&words).output().unwrap())
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn one_sided_source_of_exchanges_causes_a_warning() {
     for verb in [&["check"][..], &["explain"], &["run", "--for=1ms"]] {
         let ran = run_subcommand(&folder, &pair, verb, &one);
         assert_eq!(ran.status, Some(0), "{verb:?}: {}", ran.err);
-        assert!(ran.err.contains(WARNING), "{verb:?}: {}", ran.err);
+        assert!(ran.err.contains(ONE_SIDED_WARNING), "{verb:?}: {}", ran.err);
         let hint = format!("write `rx {SERVER_DEVICE} both=yes`");
         assert!(ran.err.contains(&hint), "{verb:?}: {}", ran.err);
     }

@@ -227,7 +227,7 @@ fn file_capability_suffices_to_capture() {
 fn terminal_marks_are_colored() {
     let Some(script) = need::require_command("script") else { return };
     let folder = Folder::new();
-    let mut command = folder.shell("unset NO_COLOR; exec \"$@\"");
+    let mut command = folder.shell_command("unset NO_COLOR; exec \"$@\"");
     command.arg("sh").arg(script).args(["-qec", "streamline doctor", "/dev/null"]);
     let output = CommandResult::from(command.env("TERM", "xterm").output().unwrap()).out;
     assert!(output.contains("\x1b[1mthis process\x1b[0m\r\n"), "{output:?}");
@@ -338,7 +338,8 @@ fn unprivileged_request_prints_remedies() {
     // A suggested command is on a separate line and quotes the request correctly.
     let remedy = ran.err.lines().map(str::trim).find(|line| line.starts_with("sudo ")).unwrap();
     let remedy_command = remedy.strip_prefix("sudo ").unwrap();
-    let words = fixture.folder.shell(&format!("printf '%s\\n' {remedy_command}")).output().unwrap();
+    let words =
+        fixture.folder.shell_command(&format!("printf '%s\\n' {remedy_command}")).output().unwrap();
     let words = CommandResult::from(words).out;
     assert_eq!(words, format!("{}\n{line}\n", fixture.program.display()));
     // `explain` also reports the missing capability, but starts nothing.

@@ -15,7 +15,7 @@ mod common;
 mod pages;
 
 use common::{CommandResult, Folder};
-use pages::{PageCommand, PageCommands, page_commands};
+use pages::{PageCommand, PageCommands, extract_page_commands};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -132,7 +132,7 @@ fn repository_root() -> PathBuf {
 
 /// Returns the path of the library for C and Python. A build of all packages places it next to the
 /// tests.
-fn c_library() -> PathBuf {
+fn c_library_path() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libstreamline_c.so")
 }
 
@@ -183,7 +183,7 @@ impl PageEnvironment {
             common::build_pcap_library();
         }
         if script.contains("import streamline") {
-            command.env("STREAMLINE_LIBRARY", c_library());
+            command.env("STREAMLINE_LIBRARY", c_library_path());
             command.env("PYTHONPATH", repository_root().join("crates/capi/python"));
         }
         for name in ["XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"] {
@@ -196,7 +196,7 @@ impl PageEnvironment {
 
 /// Returns true if a command runs until it is interrupted. A block of several commands ends by
 /// itself.
-fn is_endless(text: &str) -> bool {
+fn is_endless_command(text: &str) -> bool {
     if text.trim_end().contains('\n') {
         return false;
     }
@@ -280,7 +280,9 @@ fn run_commands(
         if used.any(|name| need::require_command(name).is_none()) {
             continue;
         }
-        if command.text.contains("import streamline") && need::require_file(c_library()).is_none() {
+        if command.text.contains("import streamline")
+            && need::require_file(c_library_path()).is_none()
+        {
             continue;
         }
         let ends_with =
@@ -288,7 +290,7 @@ fn run_commands(
         let wanted = ends_with.map_or(0, |(_, status)| *status);
         let user = if page.root || command.sudo { 0 } else { READER_UID };
         // On a page with a traffic script, the commands end by themselves.
-        let endless = is_endless(&command.text) && traffic.is_none();
+        let endless = is_endless_command(&command.text) && traffic.is_none();
         let ran = finish_child(place.start(&command.text, user), endless);
         count += 1;
         if ran.status != Some(wanted) {
@@ -323,7 +325,7 @@ fn commands_of_readme_and_book_run_as_printed() {
     for page in COMMAND_PAGES {
         let text = std::fs::read_to_string(repository_root().join(page.file)).unwrap();
         let Some(place) = PageEnvironment::new() else { return };
-        let (ran, mistakes) = run_commands(&place, page, &page_commands(page.file, &text));
+        let (ran, mistakes) = run_commands(&place, page, &extract_page_commands(page.file, &text));
         assert!(ran > 0, "{} has no command any more", page.file);
         count += ran;
         wrong.extend(mistakes);
@@ -383,7 +385,7 @@ fn every_page_with_commands_is_listed() {
             let file = if folder == "." { name.to_owned() } else { format!("{folder}/{name}") };
             let text = std::fs::read_to_string(&path).unwrap();
             let known = COMMAND_PAGES.iter().any(|page| page.file == file);
-            if !known && !page_commands(&file, &text).all.is_empty() {
+            if !known && !extract_page_commands(&file, &text).all.is_empty() {
                 missing.push(file);
             }
         }

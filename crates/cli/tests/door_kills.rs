@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{Folder, Guard};
+use common::{ChildGuard, Folder};
 use std::collections::HashMap;
 use std::fs::File;
 use std::net::UdpSocket;
@@ -21,7 +21,7 @@ use testkit::{need, wait_until};
 const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
 const PORT: u16 = 5500;
 /// Number of replies after which a server that has not been killed is told to exit.
-const DATAGRAMS: u32 = 200;
+const REPLIES_UNTIL_QUIT: u32 = 200;
 
 const SIGKILL: i32 = 9;
 /// Distance between the system calls before which two successive runs are killed, modulo the number
@@ -99,12 +99,12 @@ impl KilledProgram<'_> {
         command.env("STREAMLINE_PCAP", "report").env("STREAMLINE_UDP", "report,always");
         command.stdout(File::create(folder.path().join("out")).unwrap());
         command.stderr(File::create(folder.path().join("err")).unwrap());
-        let mut process = Guard(command.spawn().unwrap());
+        let mut process = ChildGuard(command.spawn().unwrap());
         let client = pair.client.run_in_network_namespace(|| UdpSocket::bind("0.0.0.0:0").unwrap());
         client.set_nonblocking(true).unwrap();
         let (mut answers, mut room) = (0, [0; 100]);
         wait_until("the program has ended", || {
-            let word: &[u8] = if answers < DATAGRAMS { b"some" } else { b"quit" };
+            let word: &[u8] = if answers < REPLIES_UNTIL_QUIT { b"some" } else { b"quit" };
             for _ in 0..8 {
                 let _ = client.send_to(word, (SERVER, PORT));
             }
@@ -176,11 +176,11 @@ fn kill_udp_servers(kills: usize) {
     kill_repeatedly(&KilledProgram { words: &words, ..UDP_SERVER }, kills);
 }
 
-fn start_daemon(pair: &NamespacePair, shared: &Folder) -> Guard {
+fn start_daemon(pair: &NamespacePair, shared: &Folder) -> ChildGuard {
     let mut command = pair.server.command(STREAMLINE);
     shared.set_environment(&mut command);
     let place = shared.path().join(common::DAEMON_DIR);
-    let daemon = Guard(command.arg("daemon").arg("--socket").arg(place).spawn().unwrap());
+    let daemon = ChildGuard(command.arg("daemon").arg("--socket").arg(place).spawn().unwrap());
     wait_until("a daemon answers", || shared.run(&["ps"]).status == Some(0));
     daemon
 }

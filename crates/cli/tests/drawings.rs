@@ -38,8 +38,10 @@ fn book_drawing_equals_the_plan_of_the_first_request() {
     let registry = MachineRegistry::Recorded;
     let (graph, mistakes) = pipeline::read_request(DRAWN_REQUEST, &registry);
     assert!(mistakes.is_empty(), "{}", pipeline::render(DRAWN_REQUEST, &mistakes, false));
-    let drawn =
-        explain::format_svg(&plan(graph, &registry, &Machine::with_kernel()).unwrap(), None);
+    let drawn = explain::format_svg(
+        &plan(graph, &registry, &Machine::example_with_kernel()).unwrap(),
+        None,
+    );
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/pictures/plan.svg");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, &drawn).unwrap();

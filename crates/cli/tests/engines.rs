@@ -185,7 +185,7 @@ fn n7_workers_have_own_directories_and_print_whole_blocks() {
     // When the reader closes the output, all workers end.
     let script =
         format!("streamline run '--engines=2 {} ' | head -1", line.replace("3000", "300000"));
-    let ran = CommandResult::from(folder.shell(&script).output().unwrap());
+    let ran = CommandResult::from(folder.shell_command(&script).output().unwrap());
     assert_eq!(ran.out.lines().count(), 1, "{}", ran.err);
 }
 
@@ -227,15 +227,15 @@ fn n7_unshareable_request_is_refused_with_a_reason() {
 /// Runs a request in `of` workers at one end of a virtual cable, and calls `send_traffic` to send
 /// frames from the other end. Returns the output and the report, or `None` if the machine does not
 /// permit namespaces.
-fn run_on_cable(
+fn run_workers_on_veth_pair(
     of: usize,
     send_traffic: impl FnOnce(&Folder, &NamespacePair, &[u32]),
 ) -> Option<(CommandResult, Value)> {
-    run_on_cable_with_option(of, "", send_traffic)
+    run_workers_on_veth_pair_with_option(of, "", send_traffic)
 }
 
-/// Like [`run_on_cable`], with an additional option in the request.
-fn run_on_cable_with_option(
+/// Like [`run_workers_on_veth_pair`], with an additional option in the request.
+fn run_workers_on_veth_pair_with_option(
     of: usize,
     option: &str,
     send_traffic: impl FnOnce(&Folder, &NamespacePair, &[u32]),
@@ -277,7 +277,7 @@ fn send_frames(folder: &Folder, pair: &NamespacePair, count: u64, rate: u64) {
 #[test]
 fn n7_j4_live_session_stays_on_one_worker_without_loss() {
     const FRAMES_SENT: u64 = 4000;
-    let Some((ran, report)) = run_on_cable(2, |folder, pair, _| {
+    let Some((ran, report)) = run_workers_on_veth_pair(2, |folder, pair, _| {
         send_frames(folder, pair, FRAMES_SENT, 20_000);
         wait_until_received(&pair.server, SERVER_DEVICE, FRAMES_SENT);
     }) else {
@@ -314,7 +314,9 @@ fn n7_v14_latency_covers_all_workers() {
         wait_until("the bound has passed", || here.elapsed() > LATENCY_BOUND);
         signal_process(engines[0], "-CONT");
     };
-    let Some((ran, report)) = run_on_cable_with_option(2, "--latency=50ms", send_traffic) else {
+    let Some((ran, report)) =
+        run_workers_on_veth_pair_with_option(2, "--latency=50ms", send_traffic)
+    else {
         return;
     };
     let way = &report["latency"]["ways"][0];
@@ -333,7 +335,7 @@ fn n7_v14_latency_covers_all_workers() {
 #[test]
 fn n7_killed_worker_stops_no_other_and_loss_is_counted() {
     const FRAMES_SENT: u64 = 4000;
-    let Some((ran, report)) = run_on_cable(2, |folder, pair, engines| {
+    let Some((ran, report)) = run_workers_on_veth_pair(2, |folder, pair, engines| {
         send_frames(folder, pair, FRAMES_SENT / 2, 20_000);
         wait_until_received(&pair.server, SERVER_DEVICE, FRAMES_SENT / 2);
         signal_process(engines[0], "-KILL");
@@ -376,7 +378,8 @@ fn n7_killed_worker_stops_no_other_and_loss_is_counted() {
 #[test]
 fn n7_workers_end_with_their_parent() {
     let folder = Folder::new();
-    let mut child = folder.streamline(&["-q", "--engines=2 generate rate=1000 flows=9 | discard"]);
+    let mut child =
+        folder.streamline_command(&["-q", "--engines=2 generate rate=1000 flows=9 | discard"]);
     let mut child = child.spawn().unwrap();
     let all = wait_for_workers(&child, 2);
     child.kill().unwrap();
@@ -389,7 +392,7 @@ fn n7_workers_act_as_one_path_for_ps_top_set_and_stop() {
     let folder = Folder::new();
     let place = folder.path().join("daemon");
     let streamline = |words: &[&str]| {
-        let mut command = folder.streamline(words);
+        let mut command = folder.streamline_command(words);
         command.env("STREAMLINE_DAEMON", &place);
         command
     };

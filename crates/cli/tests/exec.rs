@@ -16,7 +16,8 @@ fn a18_programs_of_the_system_run_as_filters() {
         ("exec \"seq 1 100000\" | exec \"gzip\" | exec \"gunzip | tail -1\"", "100000\n"),
         ("exec \"echo $HOME\" | exec cat", "/home/of/this/test\n"),
     ] {
-        let ran = folder.streamline(&[line]).env("HOME", "/home/of/this/test").output().unwrap();
+        let ran =
+            folder.streamline_command(&[line]).env("HOME", "/home/of/this/test").output().unwrap();
         let ran = CommandResult::from(ran);
         assert_eq!((ran.status, ran.out.trim_start()), (Some(0), out), "{line}: {}", ran.err);
     }
@@ -27,7 +28,7 @@ fn program_output_file_is_complete_when_the_run_ends() {
     let folder = Folder::new();
     let ran = folder.run(&["exec \"seq 1 200000\" | exec \"gzip > x.gz\""]);
     assert_eq!((ran.status, ran.out.as_str()), (Some(0), ""), "{}", ran.err);
-    let same = folder.shell("seq 1 200000 > y; gunzip -c x.gz | cmp - y").status().unwrap();
+    let same = folder.shell_command("seq 1 200000 > y; gunzip -c x.gz | cmp - y").status().unwrap();
     assert!(same.success());
 }
 
@@ -93,8 +94,10 @@ fn failed_program_is_reported_with_command_and_status() {
 #[test]
 fn program_that_stops_reading_early_does_not_fail() {
     let folder = Folder::new();
-    let ran =
-        folder.shell("streamline 'exec yes | exec cat' | head -1; echo read").output().unwrap();
+    let ran = folder
+        .shell_command("streamline 'exec yes | exec cat' | head -1; echo read")
+        .output()
+        .unwrap();
     let ran = CommandResult::from(ran);
     assert_eq!((ran.out.as_str(), ran.err.as_str()), ("y\nread\n", ""));
     let ran = folder.run(&["-c", "10", "exec yes"]);

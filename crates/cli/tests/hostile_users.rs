@@ -7,9 +7,9 @@
 mod common;
 
 use abi::text::is_hidden;
-use common::{CommandResult, Folder, Guard};
+use common::{ChildGuard, CommandResult, Folder};
 use member::client::Client;
-use member::protocol::{Ended, PathDescription, PathUpdate, Register};
+use member::protocol::{PathDescription, PathEnd, PathUpdate, RegisterParameters};
 use member::varlink::{Call, Reply};
 use serde_json::Value;
 use std::fs;
@@ -19,7 +19,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use sys::local_socket::{self, Framing};
-use testkit::packet::{Frame, Segment};
+use testkit::packet::{Frame, TcpHeader};
 use testkit::traffic::Capture;
 use testkit::{need, wait_until};
 
@@ -29,7 +29,7 @@ const ROLE_VARIABLE: &str = "STREAMLINE_TEST_ROLE";
 const NAME_VARIABLE: &str = "STREAMLINE_TEST_NAME";
 
 /// Runs this test program as user ALICE, in a hostile role. Returns when the attack has begun.
-fn spawn_hostile(folder: &Folder, role: &str, name: &str) -> Guard {
+fn spawn_hostile_process(folder: &Folder, role: &str, name: &str) -> ChildGuard {
     let test = folder.path().join("test");
     if !test.exists() {
         testkit::copy_program(&std::env::current_exe().unwrap(), &test);
@@ -38,13 +38,13 @@ fn spawn_hostile(folder: &Folder, role: &str, name: &str) -> Guard {
     command.args(["--ignored", "--exact", "--nocapture", "child_process_attacks_in_its_role"]);
     command.env(ROLE_VARIABLE, role).env(NAME_VARIABLE, name);
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut hostile = Guard(command.spawn().unwrap());
+    let mut hostile = ChildGuard(command.spawn().unwrap());
     let mut lines = BufReader::new(hostile.0.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().ends_with("ready")), "{role} did not begin");
     hostile
 }
 
-/// The process that [`spawn_hostile`] starts. It attacks other users in the role that the
+/// The process that [`spawn_hostile_process`] starts. It attacks other users in the role that the
 /// environment variable [`ROLE_VARIABLE`] specifies.
 #[test]
 #[ignore = "the other process of a test"]
@@ -75,7 +75,7 @@ fn child_process_attacks_in_its_role() {
             let _ = std::io::stdin().read(&mut [0]);
             drop(kept);
         }
-        "log" => serve_escapes(&name, || println!("\nready")),
+        "log" => serve_terminal_escapes(&name, || println!("\nready")),
         _ => panic!("no role {role}"),
     }
 }
@@ -87,8 +87,12 @@ fn register_path(log: Option<String>) -> (OwnedFd, OwnedFd) {
     let packets = place.join("io.streamline.packets");
     let socket =
         local_socket::connect_to(&packets, Framing::Packets, testkit::wait::WAIT_TIMEOUT).unwrap();
-    let (path_end, daemon_end) = sys::descriptor::pair().unwrap();
-    let path = Register { line: "rx lo | count".to_owned(), log, ..Register::default() };
+    let (path_end, daemon_end) = sys::descriptor::socket_pair().unwrap();
+    let path = RegisterParameters {
+        line: "rx lo | count".to_owned(),
+        log,
+        ..RegisterParameters::default()
+    };
     let call = Call::new("io.streamline.Register", &path).to_bytes();
     sys::descriptor::send(&socket, &call, &[daemon_end.as_fd()]).unwrap();
     let mut bytes = [0; 4096];
@@ -100,7 +104,7 @@ fn register_path(log: Option<String>) -> (OwnedFd, OwnedFd) {
 
 /// Registers a path, and serves one client. The replies contain terminal escapes and the name of a
 /// planted log file.
-fn serve_escapes(log: &str, ready: impl Fn()) {
+fn serve_terminal_escapes(log: &str, ready: impl Fn()) {
     let (_kept, way) = register_path(Some("/nowhere".to_owned()));
     ready();
     let mut bytes = [0; 65536];
@@ -129,13 +133,13 @@ fn serve_escapes(log: &str, ready: impl Fn()) {
             file.write_all("logged \u{9b}31m \x1b[2J\u{202e}\n".as_bytes()).unwrap();
         }
         let report = "the \x1b[2J\u{9b}31m\u{202e}end".to_owned();
-        let ended = Some(Ended { status: 0, report });
+        let ended = Some(PathEnd { status: 0, report });
         return reply(&Reply::new(&PathUpdate { ended, ..PathUpdate::default() }));
     }
 }
 
 fn run_as_root(folder: &Folder, words: &[&str]) -> CommandResult {
-    CommandResult::from(folder.streamline(words).stdin(Stdio::null()).output().unwrap())
+    CommandResult::from(folder.streamline_command(words).stdin(Stdio::null()).output().unwrap())
 }
 
 fn assert_no_escapes(ran: &CommandResult) {
@@ -150,10 +154,10 @@ fn t8_unresponsive_paths_of_a_user_hide_no_other_paths() {
     }
     let folder = Folder::accessible_to_all();
     let daemon = folder.start_daemon();
-    let _mute = spawn_hostile(&folder, "mute", "");
+    let _mute = spawn_hostile_process(&folder, "mute", "");
     let mut bobs = folder.command_as_user((BOB, BOB), None);
     bobs.args(["run", "-q", "--as", "bobs", "generate rate=1000 | count"]);
-    let _bobs = Guard(bobs.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let _bobs = ChildGuard(bobs.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let mut ran = run_as_root(&folder, &["ps", "--json"]);
     wait_until("a path of another user is seen to run beside the mute ones", || {
         ran = run_as_root(&folder, &["ps", "--json"]);
@@ -191,16 +195,16 @@ fn t13_squatted_state_name_is_reported_with_its_holder() {
     }
     let folder = Folder::accessible_to_all();
     let name = format!("strangers-{}", std::process::id());
-    let _squatter = spawn_hostile(&folder, "squat", &name);
+    let _squatter = spawn_hostile_process(&folder, "squat", &name);
     let alone = run_as_root(&folder, &["state", &name]);
     assert_eq!(alone.status, Some(1), "{alone:?}");
     assert!(alone.err.contains("is held by a process of user 41001"), "{alone:?}");
     let line = format!("generate rate=1000 | count state={name}");
-    let _path = folder.spawn_silent(&["run", "-q", &line]);
+    let _path = folder.spawn_without_output(&["run", "-q", &line]);
     wait_until("the owner is found", || run_as_root(&folder, &["state", &name]).status == Some(0));
     let all = run_as_root(&folder, &["state"]);
     assert!(all.out.contains(&format!("0/{name}  ")), "{all:?}");
-    let (other, _) = (spawn_hostile(&folder, "squat", &format!("{name}-b")), all);
+    let (other, _) = (spawn_hostile_process(&folder, "squat", &format!("{name}-b")), all);
     let all = run_as_root(&folder, &["state"]);
     assert!(all.err.contains("user 41001 hold 1 name of other users' states"), "{all:?}");
     drop(other);
@@ -230,7 +234,7 @@ fn t13_attach_ignores_files_and_escapes_of_other_users() {
         (&link, "it belongs to root, and not to 41001"),
         (&log, ""),
     ] {
-        let path = spawn_hostile(&folder, "log", log);
+        let path = spawn_hostile_process(&folder, "log", log);
         let number = newest_path_number(&folder);
         let ran = run_as_root(&folder, &["attach", &number]);
         drop(path);
@@ -255,7 +259,7 @@ fn newest_path_number(folder: &Folder) -> String {
 /// Writes a capture of an HTTP request and response that are full of terminal escapes and hidden
 /// characters. Returns the name of the capture file.
 fn write_escapes_capture(folder: &Folder) -> String {
-    let frame = |from: &str, to: &str, segment: &Segment, payload: &str| {
+    let frame = |from: &str, to: &str, segment: &TcpHeader, payload: &str| {
         Frame::ethernet().ipv4(from, to).tcp(segment, payload.as_bytes())
     };
     let bad = "\u{9b}31m\u{7f}\u{202e}\u{200b}\u{2028}\u{61c}";
@@ -263,15 +267,15 @@ fn write_escapes_capture(folder: &Folder) -> String {
     let response =
         format!("HTTP/1.1 200 {bad}\r\nContent-Type: {bad}\r\nContent-Length: 2\r\n\r\nok");
     let (client, server) = ("10.0.0.1", "192.0.2.80");
-    let to = |sequence, acknowledgement, flags| Segment {
+    let to = |sequence, acknowledgement, flags| TcpHeader {
         source: 4000,
         target: 80,
         sequence,
         acknowledgement,
         flags,
-        ..Segment::default()
+        ..TcpHeader::default()
     };
-    let back = |sequence, acknowledgement, flags| Segment {
+    let back = |sequence, acknowledgement, flags| TcpHeader {
         source: 80,
         target: 4000,
         ..to(sequence, acknowledgement, flags)
@@ -295,7 +299,7 @@ fn hidden_characters_are_escaped_in_every_output() {
     let folder = Folder::new();
     let http = write_escapes_capture(&folder);
     for sink in ["json", "print", "|exchange weblog", "|exchange weblog ecs=yes", "files out"] {
-        let ran = folder.run(&["run", &format!("{http} {}", pipe_to_sink(sink))]);
+        let ran = folder.run(&["run", &format!("{http} {}", sink_suffix(sink))]);
         assert_eq!(ran.status, Some(0), "{sink}: {ran:?}");
         assert_no_escapes(&ran);
     }
@@ -324,7 +328,7 @@ fn hidden_characters_are_escaped_in_every_output() {
 }
 
 /// Returns the text that appends a sink to a request. `sink` may begin with `|` and a class.
-fn pipe_to_sink(sink: &str) -> String {
+fn sink_suffix(sink: &str) -> String {
     if sink.starts_with('|') { sink.to_owned() } else { format!("| {sink}") }
 }
 
@@ -335,9 +339,9 @@ fn ps_is_truncated_on_terminals_only() {
     let _daemon = folder.start_daemon();
     let line =
         "generate rate=10 | count --name=a_filter_with_a_name_that_is_much_too_long | discard";
-    let _path = folder.spawn_named("long", line);
+    let _path = folder.spawn_named_path("long", line);
     assert!(folder.run(&["ps"]).out.contains("| discard\n"), "whole where nobody looks");
-    let mut shell = folder.shell("exec \"$@\"");
+    let mut shell = folder.shell_command("exec \"$@\"");
     let typed = "stty cols 70 rows 20; streamline ps";
     shell.arg("sh").arg(&script).args(["-qec", typed, "/dev/null"]);
     let ran =
@@ -419,7 +423,7 @@ fn user_daemon_needs_no_login_session() {
     };
     let mut daemon = command(&["daemon", "--user"]);
     let daemon = daemon.stdout(Stdio::null()).stderr(Stdio::null());
-    let daemon = Guard(daemon.gid(ALICE).spawn().unwrap());
+    let daemon = ChildGuard(daemon.gid(ALICE).spawn().unwrap());
     wait_until("the daemon is found", || command(&["ps"]).output().unwrap().status.success());
     let place = home.join(".local/state/streamline/run");
     assert!(place.join("io.streamline").exists());
@@ -430,7 +434,7 @@ fn user_daemon_needs_no_login_session() {
 fn completion_offers_paths_and_nodes_of_the_daemon() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let _path = folder.spawn_named("web", "generate rate=10 | count --name=counted | discard");
+    let _path = folder.spawn_named_path("web", "generate rate=10 | count --name=counted | discard");
     assert_eq!(folder.run(&["complete", "--", "stop"]).out, "web\n");
     wait_until("the path says what its nodes are", || {
         let nodes = folder.run(&["complete", "--", "set", "web", "remove"]).out;

@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::{Folder, Guard};
+use common::{ChildGuard, Folder};
 use member::client::{COUNT_METHOD, Client};
-use member::protocol::{Count, CountReply};
+use member::protocol::{CountReply, PathCountParameters};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -14,14 +14,14 @@ use std::time::Duration;
 use streamline::figures::{PathState, query_figures};
 
 /// Number of filters of the path. The counters of so many filters do not fit into one message.
-const FILTERS: usize = 450;
+const FILTER_COUNT: usize = 450;
 
 #[test]
 fn path_of_many_filters_is_counted_and_followed() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let line = format!("generate rate=10 | {}", vec!["count"; FILTERS].join(" | "));
-    let _path = folder.spawn_named("large", &line);
+    let line = format!("generate rate=10 | {}", vec!["count"; FILTER_COUNT].join(" | "));
+    let _path = folder.spawn_named_path("large", &line);
 
     let listed = folder.run(&["ps", "--json"]);
     assert_eq!(listed.status, Some(0), "{}", listed.err);
@@ -29,7 +29,7 @@ fn path_of_many_filters_is_counted_and_followed() {
     let path = &listed["paths"][0];
     assert_eq!(path["state"], "running");
     let counted = path["counters"]["filters"].as_array().unwrap().len();
-    assert!(counted > FILTERS, "{counted}");
+    assert!(counted > FILTER_COUNT, "{counted}");
 
     let spaces = folder.run(&["spaces", "large"]);
     assert_eq!(spaces.status, Some(0), "{}", spaces.err);
@@ -43,21 +43,24 @@ fn path_of_many_filters_is_counted_and_followed() {
     assert_eq!(large.counters.filters.len(), counted);
 
     let to = client.connect("large").unwrap();
-    let whole = to.call::<CountReply>(COUNT_METHOD, &Count::default()).unwrap_err().to_string();
+    let whole = to
+        .call::<CountReply>(COUNT_METHOD, &PathCountParameters::default())
+        .unwrap_err()
+        .to_string();
     assert!(whole.contains("too many filters for one reply"), "{whole}");
 
-    follow_until_exit(&folder);
+    follow_path_and_stop(&folder);
 }
 
 /// Follows the path with `top`, then stops the path.
-fn follow_until_exit(folder: &Folder) {
-    let mut top = folder.streamline(&["top", "--json", "--every", "100ms", "large"]);
-    let mut top = Guard(top.stdout(Stdio::piped()).spawn().unwrap());
+fn follow_path_and_stop(folder: &Folder) {
+    let mut top = folder.streamline_command(&["top", "--json", "--every", "100ms", "large"]);
+    let mut top = ChildGuard(top.stdout(Stdio::piped()).spawn().unwrap());
     let mut samples = BufReader::new(top.0.stdout.take().unwrap()).lines();
     let mut sample = || {
         let sample: Value = serde_json::from_str(&samples.next()?.unwrap()).unwrap();
         let nodes = sample["nodes"].as_array().unwrap();
-        assert!(nodes.len() > FILTERS, "{}", nodes.len());
+        assert!(nodes.len() > FILTER_COUNT, "{}", nodes.len());
         nodes.last().unwrap()["taken"]["blocks"].as_u64()
     };
     let first = sample().unwrap();

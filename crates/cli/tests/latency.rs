@@ -75,9 +75,9 @@ fn v14_ps_and_top_report_an_exceeded_bound() {
     let _daemon = folder.start_daemon();
     // The program does not read for 2 s, so blocks are late.
     let line = "--latency=20ms generate rate=1000 size=1400 | exec 'sleep 2; cat >/dev/null'";
-    let _late = folder.spawn_named("late", line);
-    let _soon = folder.spawn_named("soon", "--latency=60s generate rate=1000 | count");
-    let _none = folder.spawn_named("none", "generate rate=1000 | count");
+    let _late = folder.spawn_named_path("late", line);
+    let _soon = folder.spawn_named_path("soon", "--latency=60s generate rate=1000 | count");
+    let _none = folder.spawn_named_path("none", "generate rate=1000 | count");
     let mut listing = String::new();
     wait_until("ps tells which path is late", || {
         listing = folder.run(&["ps"]).out;

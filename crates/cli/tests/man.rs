@@ -28,7 +28,7 @@ fn manual_contains_every_command_and_filter() {
         assert_eq!(folder.run(&["man", name]).out, expected_page(&folder, name, page), "{name}");
     }
     let run = folder.read("man/man1/streamline-run.1");
-    for option in pipeline::check::OPTIONS {
+    for option in pipeline::check::REQUEST_OPTIONS {
         assert!(run.contains(&option.name.replace('-', "\\-")), "{}", option.name);
     }
     let filters = folder.read("man/man7/streamline-filters.7");

@@ -7,7 +7,7 @@ mod common;
 use common::{CommandResult, Folder};
 use std::io::Write as _;
 use std::process::Stdio;
-use testkit::{Capture, Frame, Random, Segment, mixed_traffic};
+use testkit::{Capture, Frame, Random, TcpHeader, mixed_traffic};
 
 /// Writes the capture `whole.pcap` with all frames, and `parts` captures among which the frames are
 /// distributed. `part_of` returns the index of the capture that receives a frame.
@@ -26,7 +26,7 @@ fn write_partial_captures(folder: &Folder, parts: usize, mut part_of: impl FnMut
 }
 
 fn run(folder: &Folder, line: &str) -> CommandResult {
-    let ran = CommandResult::from(folder.streamline(&["run", line]).output().unwrap());
+    let ran = CommandResult::from(folder.streamline_command(&["run", line]).output().unwrap());
     assert_eq!(ran.status, Some(0), "{line}: {}", ran.err);
     ran
 }
@@ -69,7 +69,8 @@ fn directions_in_two_captures_give_the_same_messages() {
 fn capture_from_standard_input_does_not_wait_for_another() {
     let folder = Folder::new();
     write_partial_captures(&folder, 2, |frame| usize::from(frame[5] & 1));
-    let mut command = folder.streamline(&["run", "replay - ++ replay part1.pcap | pcap both.pcap"]);
+    let mut command =
+        folder.streamline_command(&["run", "replay - ++ replay part1.pcap | pcap both.pcap"]);
     let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     input.write_all(&std::fs::read(folder.path().join("part0.pcap")).unwrap()).unwrap();
@@ -89,7 +90,7 @@ fn capture_of_a_session_ends_with_a_frame_of_another_link_type() {
         let addresses = if forward { ("10.0.0.1", "10.0.0.2") } else { ("10.0.0.2", "10.0.0.1") };
         let (source, target) = ports;
         let segment =
-            Segment { source, target, sequence, acknowledgement, flags, ..Segment::default() };
+            TcpHeader { source, target, sequence, acknowledgement, flags, ..TcpHeader::default() };
         Frame::ethernet().ipv4(addresses.0, addresses.1).tcp(&segment, data)
     };
     // SYN, SYN and ACK, data, FIN; the server's data comes with its FIN.

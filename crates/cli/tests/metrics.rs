@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{CommandResult, Folder, Guard};
+use common::{ChildGuard, CommandResult, Folder};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use testkit::{need, wait_until};
 
 const WEB_REQUEST: &str = "replay examples/web.pcap | tcp | http | pcap out.pcap";
 /// Maximum length, in bytes, of an HTTP request head that a server accepts.
-const HEAD_MAX: usize = 8 << 10;
+const REQUEST_HEAD_BYTES_MAX: usize = 8 << 10;
 /// A time limit that is long enough for a busy machine.
 const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -52,11 +52,13 @@ fn scrape(address: &str, accept: &str) -> String {
 
 /// Starts a command that serves metrics on a free port. Returns the process, the address of the
 /// server, and standard error.
-fn start_server(mut command: Command) -> (Guard, String, BufReader<std::process::ChildStderr>) {
+fn start_server(
+    mut command: Command,
+) -> (ChildGuard, String, BufReader<std::process::ChildStderr>) {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child: Child = command.spawn().unwrap();
     let mut errors = BufReader::new(child.stderr.take().unwrap());
-    let child = Guard(child);
+    let child = ChildGuard(child);
     let mut line = String::new();
     let address = loop {
         line.clear();
@@ -156,7 +158,7 @@ fn server_answers_only_short_reads_of_metrics() {
     let folder = Folder::new();
     let words =
         ["run", "generate rate=1000 | count", "--metrics", ":0", "--metrics", "unix:m.sock"];
-    let (_run, address, _errors) = start_server(folder.streamline(&words));
+    let (_run, address, _errors) = start_server(folder.streamline_command(&words));
     let text = scrape(&address, "text/plain");
     assert!(text.contains("# TYPE streamline_filter_blocks_total counter\n"), "{text}");
     let status = |request: &str| {
@@ -164,7 +166,7 @@ fn server_answers_only_short_reads_of_metrics() {
     };
     assert_eq!(status("GET /other HTTP/1.1\r\n\r\n"), "HTTP/1.1 404 Not Found");
     assert_eq!(status("POST /metrics HTTP/1.1\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
-    let long = format!("GET /metrics HTTP/1.1\r\nX: {}", "a".repeat(HEAD_MAX));
+    let long = format!("GET /metrics HTTP/1.1\r\nX: {}", "a".repeat(REQUEST_HEAD_BYTES_MAX));
     assert_eq!(status(&long), "HTTP/1.1 431 Request Header Fields Too Large");
     // Clients that send nothing do not block other clients.
     let silent: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(&address).unwrap()).collect();
@@ -198,7 +200,7 @@ fn openmetrics_text_is_read_by_the_parser_of_prometheus_client() {
     }
     let folder = Folder::new();
     let words = ["run", "--latency=1s generate rate=1000 | pcap out.pcap", "--metrics", ":0"];
-    let (_run, address, _errors) = start_server(folder.streamline(&words));
+    let (_run, address, _errors) = start_server(folder.streamline_command(&words));
     let text = scrape(&address, "application/openmetrics-text; version=1.0.0");
     assert!(text.ends_with("# EOF\n"), "{text}");
     let script = "import sys\n\
@@ -224,7 +226,7 @@ fn openmetrics_text_is_read_by_the_parser_of_prometheus_client() {
 
 /// A Prometheus that scrapes one address every 0.5 s.
 struct Prometheus {
-    _process: Guard,
+    _process: ChildGuard,
     address: String,
 }
 
@@ -246,7 +248,7 @@ impl Prometheus {
         command.current_dir(folder.path()).args(["--config.file=prometheus.yml"]);
         command.args(["--storage.tsdb.path=data", &format!("--web.listen-address={address}")]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = Guard(command.spawn().unwrap());
+        let process = ChildGuard(command.spawn().unwrap());
         let started = Self { _process: process, address };
         wait_until("Prometheus is ready", || {
             TcpStream::connect(&started.address).is_ok()
@@ -290,15 +292,15 @@ fn prometheus_answers_every_query_of_the_dashboard() {
     let folder = Folder::new();
     let place = folder.path().join("no-daemon").display().to_string();
     let words = ["daemon", "--socket", &place, "--metrics", ":0"];
-    let (_daemon, address, _errors) = start_server(folder.streamline(&words));
+    let (_daemon, address, _errors) = start_server(folder.streamline_command(&words));
     let Some(prometheus) = Prometheus::start(&folder, &address) else { return };
     // A path with a ring, a latency bound and drops.
-    let _busy = folder.spawn_named(
+    let _busy = folder.spawn_named_path(
         "busy",
         "--latency=1s generate rate=2000 | (sample 2 | pcap out.pcap + drop + count)",
     );
     // This path receives no more input, but its pipe stays open, so its counters are constant.
-    let mut still = folder.streamline(&["run", "--as", "still", "--json"]);
+    let mut still = folder.streamline_command(&["run", "--as", "still", "--json"]);
     still.args(["replay - | dport |80 json"]);
     still.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut still = still.spawn().unwrap();
@@ -387,7 +389,7 @@ fn alarm_warns_runs_its_command_and_sets_the_exit_status() {
 fn rate_alarm_clears_when_the_rate_falls() {
     let folder = Folder::new();
     let mut command =
-        folder.streamline(&["run", "replay - | count", "--alarm", "blocks/s>0 for 0s"]);
+        folder.streamline_command(&["run", "replay - | count", "--alarm", "blocks/s>0 for 0s"]);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{CommandResult, Folder, Guard};
+use common::{ChildGuard, CommandResult, Folder};
 use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,12 +19,12 @@ const TCP_BYTES: usize = 26_707;
 
 /// Returns a name for a source or sink that no other test uses.
 fn unique_name() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("cli-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    static NEXT_NAME_NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("cli-{}-{}", std::process::id(), NEXT_NAME_NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Starts a command whose output is captured.
-fn spawn_captured(mut command: Command) -> Child {
+fn spawn_with_captured_output(mut command: Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
@@ -52,9 +52,9 @@ fn parse_report(ran: &CommandResult) -> serde_json::Value {
 fn h19_readers_get_every_block_of_a_path_that_waits() {
     let (folder, name) = (Folder::new(), unique_name());
     let line = format!("replay examples/web.pcap | bpf \"tcp\" | user name={name} full=wait");
-    let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
+    let path = spawn_with_captured_output(folder.streamline_command(&["run", "--json", &line]));
     wait_for_endpoint(&name);
-    let reader = folder.streamline(&["cat", &name]).output().unwrap();
+    let reader = folder.streamline_command(&["cat", &name]).output().unwrap();
     assert_eq!((reader.status.code(), reader.stdout.len()), (Some(0), TCP_BYTES));
     let ran = wait_for_output(path);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -77,7 +77,7 @@ fn h19_blocks_without_a_reader_are_dropped_and_counted() {
 fn h19_waiting_path_without_a_reader_ends_when_stopped() {
     let (folder, name) = (Folder::new(), unique_name());
     let line = format!("replay examples/web.pcap | user {name} full=wait");
-    let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
+    let path = spawn_with_captured_output(folder.streamline_command(&["run", "--json", &line]));
     wait_for_endpoint(&name);
     let stopped = Command::new("kill").args(["-INT", &path.id().to_string()]).status().unwrap();
     assert!(stopped.success());
@@ -90,11 +90,11 @@ fn h19_waiting_path_without_a_reader_ends_when_stopped() {
 fn h19_blocks_of_several_writers_reach_the_path() {
     let (folder, name) = (Folder::new(), unique_name());
     let line = format!("buffer {name} link=none | count");
-    let path = spawn_captured(folder.streamline(&["run", "-c", "30", &line]));
+    let path = spawn_with_captured_output(folder.streamline_command(&["run", "-c", "30", &line]));
     wait_for_endpoint(&name);
     let writers: Vec<Child> = (0..3)
         .map(|_| {
-            let mut command = folder.streamline(&["cat", "--write", "--lines", &name]);
+            let mut command = folder.streamline_command(&["cat", "--write", "--lines", &name]);
             let mut writer = command.stdin(Stdio::piped()).spawn().unwrap();
             writer.stdin.take().unwrap().write_all(&b"a line\n".repeat(10)).unwrap();
             writer
@@ -112,10 +112,10 @@ fn h19_blocks_of_an_unread_writer_are_counted_on_a_stop() {
     let (folder, name) = (Folder::new(), unique_name());
     // The sink waits for a reader of the first block, so the source adopts no further writer.
     let line = format!("buffer {name} link=none | user {} full=wait", unique_name());
-    let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
+    let path = spawn_with_captured_output(folder.streamline_command(&["run", "--json", &line]));
     wait_for_endpoint(&name);
     let write = |bytes: &[u8]| {
-        let mut command = folder.streamline(&["cat", "--write", "--lines", &name]);
+        let mut command = folder.streamline_command(&["cat", "--write", "--lines", &name]);
         let mut writer = command.stdin(Stdio::piped()).spawn().unwrap();
         writer.stdin.take().unwrap().write_all(bytes).unwrap();
         assert_eq!(wait_for_output(writer).status, Some(0));
@@ -134,13 +134,13 @@ fn h19_blocks_of_an_unread_writer_are_counted_on_a_stop() {
 fn h19_block_of_which_a_part_is_written_counts_as_cut_short() {
     let (folder, input, output) = (Folder::new(), unique_name(), unique_name());
     let line = format!("buffer {input} link=none last=yes | user {output} size=64K");
-    let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
+    let path = spawn_with_captured_output(folder.streamline_command(&["run", "--json", &line]));
     wait_for_endpoint(&input);
     wait_for_endpoint(&output);
-    let mut last = folder.streamline(&["cat", "--write", &input]);
-    let mut last = Guard(last.stdin(Stdio::piped()).spawn().unwrap());
+    let mut last = folder.streamline_command(&["cat", "--write", &input]);
+    let mut last = ChildGuard(last.stdin(Stdio::piped()).spawn().unwrap());
     let mut to_last = last.0.stdin.take().unwrap();
-    let mut reader = Guard(spawn_piped(&mut folder.streamline(&["cat", &output])));
+    let mut reader = ChildGuard(spawn_piped(&mut folder.streamline_command(&["cat", &output])));
     // Blocks are dropped until the reader is there.
     let mut text = reader.0.stdout.take().unwrap();
     let first = std::thread::spawn(move || {
@@ -156,7 +156,7 @@ fn h19_block_of_which_a_part_is_written_counts_as_cut_short() {
     assert!(stopped.unwrap().success());
     let block = folder.path().join("block");
     std::fs::write(&block, [b'y'; 64 << 10]).unwrap();
-    let mut writer = folder.streamline(&["cat", "--write", &input]);
+    let mut writer = folder.streamline_command(&["cat", "--write", &input]);
     assert!(writer.stdin(std::fs::File::open(block).unwrap()).status().unwrap().success());
     // The path ends after its last writer.
     drop(to_last);
@@ -173,8 +173,9 @@ fn h19_unusable_name_is_refused_with_a_reason() {
     assert_eq!(unknown.status, Some(3));
     assert!(unknown.err.contains(&format!("/{name} in this network namespace")), "{}", unknown.err);
     assert_eq!(folder.run(&["cat", "no name"]).status, Some(2));
-    let _path =
-        Guard(spawn_captured(folder.streamline(&["run", &format!("buffer {name} | discard")])));
+    let _path = ChildGuard(spawn_with_captured_output(
+        folder.streamline_command(&["run", &format!("buffer {name} | discard")]),
+    ));
     wait_for_endpoint(&name);
     let inbox = folder.run(&["cat", &name]);
     assert!(inbox.status == Some(1) && inbox.err.contains("an inbox"), "{}", inbox.err);
@@ -191,7 +192,8 @@ fn h19_p6_mode_decides_which_users_may_read_and_write() {
     for (mode, is_permitted) in [("600", false), ("644", true)] {
         let name = unique_name();
         let line = format!("replay examples/web.pcap | user {name} full=wait mode={mode}");
-        let path = Guard(spawn_captured(folder.streamline(&["run", &line])));
+        let path =
+            ChildGuard(spawn_with_captured_output(folder.streamline_command(&["run", &line])));
         wait_for_endpoint(&name);
         let mut bobs = folder.command_as_user((BOB, BOB), None);
         let reader =
@@ -222,9 +224,9 @@ fn read_generated_blocks(arguments: &str) -> (Vec<u8>, serde_json::Value) {
     let line = format!(
         "generate count={blocks} size={length} seq=yes | user {name} full=wait {arguments}"
     );
-    let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
+    let path = spawn_with_captured_output(folder.streamline_command(&["run", "--json", &line]));
     wait_for_endpoint(&name);
-    let reader = folder.streamline(&["cat", &name]).output().unwrap();
+    let reader = folder.streamline_command(&["cat", &name]).output().unwrap();
     assert_eq!(reader.status.code(), Some(0));
     let ran = wait_for_output(path);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -269,12 +271,12 @@ fn f6_d16_top_shows_rings_of_writers_and_retained_frames() {
     let explained = folder.run(&["explain", &line]).out;
     assert!(explained.contains("its writers → buffer: 1024 to "), "{explained}");
     assert!(explained.contains("freeze: frames in 65536 KB; older ones are"), "{explained}");
-    let _path = folder.spawn_named("takes", &line);
+    let _path = folder.spawn_named_path("takes", &line);
     wait_for_endpoint(&name);
-    let mut writer = folder.streamline(&["cat", "--write", &name]);
+    let mut writer = folder.streamline_command(&["cat", "--write", &name]);
     let mut writer = writer.stdin(Stdio::piped()).spawn().unwrap();
     writer.stdin.as_mut().unwrap().write_all(b"hello").unwrap();
-    let _writer = Guard(writer);
+    let _writer = ChildGuard(writer);
     let node = |rows: &serde_json::Value, key: &str, name: &str| {
         let rows = rows.as_array().cloned().unwrap_or_default();
         rows.into_iter().find(|row| row[key] == name)
@@ -300,9 +302,9 @@ fn f6_top_shows_the_size_of_a_ring_for_readers_and_why() {
     let (folder, name) = (Folder::new(), unique_name());
     let _daemon = folder.start_daemon();
     let _path =
-        folder.spawn_named("offers", &format!("generate size=1400 | user {name} full=wait"));
-    let mut reader = folder.streamline(&["cat", &name]);
-    let _reader = Guard(reader.stdout(Stdio::null()).spawn().unwrap());
+        folder.spawn_named_path("offers", &format!("generate size=1400 | user {name} full=wait"));
+    let mut reader = folder.streamline_command(&["cat", &name]);
+    let _reader = ChildGuard(reader.stdout(Stdio::null()).spawn().unwrap());
     let explained = folder.run(&["explain", &format!("generate | user {name} full=wait")]).out;
     let grows = explained.contains("→ its readers: 1024 to ");
     wait_until("the ring has grown", || {

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{CommandResult, Folder, Guard, examples};
+use common::{ChildGuard, CommandResult, Folder, examples_directory};
 use serde_json::Value;
 use std::fs::{self, File, Permissions};
 use std::io::{Read as _, Write as _};
@@ -19,7 +19,7 @@ const NO_OUTPUT_REQUEST: &str = "replay examples/web.pcap | bpf \"tcp port 1\"";
 
 /// Returns the bytes of the example capture.
 fn read_example_capture() -> Vec<u8> {
-    fs::read(examples().join("web.pcap")).unwrap()
+    fs::read(examples_directory().join("web.pcap")).unwrap()
 }
 
 /// Returns the number of packets in a capture file of the directory.
@@ -123,9 +123,9 @@ fn file_of_another_owner_keeps_its_owner() {
 }
 
 /// Runs a shell script with an argument in the directory, in a new mount namespace.
-fn run_unshared(folder: &Folder, script: &str, argument: &str) -> CommandResult {
+fn run_in_new_mount_namespace(folder: &Folder, script: &str, argument: &str) -> CommandResult {
     let mut command = Command::new("unshare");
-    for (name, value) in folder.shell("true").get_envs() {
+    for (name, value) in folder.shell_command("true").get_envs() {
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
@@ -163,7 +163,7 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
             $(($(df --output=avail -k full | tail -1) / 4 - 2)) 2>/dev/null
         streamline \"$0 | pcap full/c per=connection\"; echo status $?
         cp -r full/c connections";
-    let ran = run_unshared(&folder, script, REPLAY_REQUEST);
+    let ran = run_in_new_mount_namespace(&folder, script, REPLAY_REQUEST);
     let listed = "d\nfiller\nlog\npage\nx.pcap\n";
     let ended = "status 1\nstatus 1\nstatus 0\nstatus 1\n";
     let expected = format!("status 1\nyesterday\n{listed}{ended}");
@@ -206,7 +206,7 @@ fn full_disk_report_counts_only_what_was_written() {
         wc -l < full/lines; rm full/lines
         streamline run --record full/record \"$0 | discard\" 2> record.err; echo status $?";
     let request = "generate size=1000 count=5000";
-    let ran = run_unshared(&folder, script, request);
+    let ran = run_in_new_mount_namespace(&folder, script, request);
     let lines: Vec<&str> = ran.out.lines().collect();
     assert_eq!(lines.len(), 7, "{ran:?}");
     for (at, (name, unit)) in
@@ -246,9 +246,10 @@ fn capture_on_standard_output_stays_a_capture() {
     );
     // Reports are written to standard error, because they would corrupt the capture.
     let line = format!("streamline --report - '{REPLAY_REQUEST} | pcap /dev/stdout' > r.pcap");
-    let ran = CommandResult::from(folder.shell(&line).output().unwrap());
+    let ran = CommandResult::from(folder.shell_command(&line).output().unwrap());
     assert_eq!((ran.status, count_packets(&folder, "r.pcap")), (Some(0), 105), "{ran:?}");
-    let ran = folder.shell(&format!("streamline '{REPLAY_REQUEST} | pcap - + count' > x.pcap"));
+    let ran =
+        folder.shell_command(&format!("streamline '{REPLAY_REQUEST} | pcap - + count' > x.pcap"));
     let ran = CommandResult::from({ ran }.output().unwrap());
     assert_eq!(ran.status, Some(0), "{ran:?}");
     assert!(ran.err.contains("105 blocks, "), "{ran:?}");
@@ -264,7 +265,7 @@ fn lines_of_several_sinks_are_not_torn() {
     let folder = Folder::new();
     let request = "generate size=100 count=20000 seq=yes | (json + json@thread1 + json@thread2)";
     let script = format!("streamline -q '{request}' | cat > lines");
-    let ran = CommandResult::from(folder.shell(&script).output().unwrap());
+    let ran = CommandResult::from(folder.shell_command(&script).output().unwrap());
     assert_eq!(ran.status, Some(0), "{ran:?}");
     let lines = folder.read("lines");
     assert_eq!(lines.lines().count(), 60_000);
@@ -302,7 +303,7 @@ fn torn_line_of_a_killed_run_is_repaired_and_reported() {
     // Third case: standard output is a file to which a shell appends.
     fs::write(at("out"), "{\"a\":").unwrap();
     let appended = File::options().append(true).open(at("out")).unwrap();
-    let mut command = folder.streamline(&[&format!("{exchanges} json")]);
+    let mut command = folder.streamline_command(&[&format!("{exchanges} json")]);
     let ran =
         CommandResult::from(command.stdout(appended).stderr(Stdio::piped()).output().unwrap());
     assert!(ran.err.contains("standard output ended in the middle of a line"), "{ran:?}");
@@ -318,8 +319,8 @@ fn live_capture_is_readable_from_first_block_and_after_kill() {
     let folder = Folder::new();
     let path = folder.path().join("x.pcap");
     fs::write(&path, "yesterday").unwrap();
-    let mut command = folder.streamline(&["-q", "replay - | pcap x.pcap"]);
-    let mut child = Guard(command.stdin(Stdio::piped()).spawn().unwrap());
+    let mut command = folder.streamline_command(&["-q", "replay - | pcap x.pcap"]);
+    let mut child = ChildGuard(command.stdin(Stdio::piped()).spawn().unwrap());
     let mut stdin = child.0.stdin.take().unwrap();
     let bytes = read_example_capture();
     // So far, only the header of the capture has been written.
@@ -381,7 +382,7 @@ fn output_pipe_waits_for_reader_and_ends_on_one_signal() {
     for (sink, name) in [("pcap", "p"), ("tcp | http |exchange weblog", "w")] {
         create_pipe(&folder, name);
         let line = format!("{REPLAY_REQUEST} | {sink} {name}");
-        let mut child = folder.spawn_silent(&["run", &line]);
+        let mut child = folder.spawn_without_output(&["run", &line]);
         let tasks = format!("/proc/{}/task", child.0.id());
         let waits = || {
             let tasks = fs::read_dir(&tasks).into_iter().flatten().flatten();
@@ -399,7 +400,7 @@ fn output_pipe_waits_for_reader_and_ends_on_one_signal() {
         assert_eq!(status.and_then(|status| status.code()), Some(1), "{line}");
         // A named pipe with a reader is an ordinary output file.
         let script = format!("cat {name} > got & streamline -q '{line}'; wait");
-        let ran = CommandResult::from(folder.shell(&script).output().unwrap());
+        let ran = CommandResult::from(folder.shell_command(&script).output().unwrap());
         assert!(ran.status == Some(0) && ran.err.is_empty(), "{ran:?}");
         assert!(fs::metadata(folder.path().join("got")).unwrap().len() > 500, "{line}");
     }
@@ -538,7 +539,7 @@ fn h11_compressed_files_keep_names_and_index() {
             assert!(!plain[field].is_null(), "{field}: {plain}");
         }
         let name = plain["file"].as_str().unwrap();
-        let unpacked = folder.shell(&format!("zcat < packed/{name}")).output().unwrap();
+        let unpacked = folder.shell_command(&format!("zcat < packed/{name}")).output().unwrap();
         assert!(unpacked.stdout == fs::read(folder.path().join("plain").join(name)).unwrap());
     }
 }
@@ -589,9 +590,10 @@ fn dash_is_refused_where_it_cannot_be_standard_output() {
 fn version_is_not_printed_to_a_closed_output() {
     let folder = Folder::new();
     for words in ["--version", "--help", "run --help"] {
-        let ran = folder.shell(&format!("streamline {words} >&-")).status().unwrap();
+        let ran = folder.shell_command(&format!("streamline {words} >&-")).status().unwrap();
         assert_eq!(ran.code(), Some(141), "{words}");
-        let full = folder.shell(&format!("streamline {words} > /dev/full 2> full.txt")).status();
+        let full =
+            folder.shell_command(&format!("streamline {words} > /dev/full 2> full.txt")).status();
         assert_eq!(full.unwrap().code(), Some(1), "{words}");
         assert!(folder.read("full.txt").contains("no space left on device"), "{words}");
     }
@@ -601,11 +603,13 @@ fn version_is_not_printed_to_a_closed_output() {
 fn closed_standard_input_is_not_treated_as_empty() {
     let folder = Folder::new();
     for request in ["read -", "read - lines=yes", "replay -"] {
-        let ran = folder.shell(&format!("streamline run '{request} | count' <&- 2> err.txt"));
+        let ran =
+            folder.shell_command(&format!("streamline run '{request} | count' <&- 2> err.txt"));
         assert_eq!({ ran }.status().unwrap().code(), Some(1), "{request}");
         let err = folder.read("err.txt");
         assert!(err.contains("standard input: bad file descriptor"), "{request}: {err}");
     }
-    let unread = folder.shell("streamline run -q 'generate count=1 | discard' <&-").status();
+    let unread =
+        folder.shell_command("streamline run -q 'generate count=1 | discard' <&-").status();
     assert_eq!(unread.unwrap().code(), Some(0), "it is not read");
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::need;
 
-fn dist() -> PathBuf {
+fn dist_directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist")
 }
 
@@ -22,7 +22,7 @@ fn units_are_accepted_by_systemd() {
     let folder = Folder::new();
     let mut units = Vec::new();
     for name in ["streamline.service", "streamline.socket", "streamline-page.service"] {
-        let text = fs::read_to_string(dist().join("systemd").join(name)).unwrap();
+        let text = fs::read_to_string(dist_directory().join("systemd").join(name)).unwrap();
         // systemd checks that the program exists, so the test substitutes a program that does.
         let started = text.lines().find_map(|line| line.strip_prefix("ExecStart="));
         let text = started.map_or_else(|| text.clone(), |program| text.replace(program, "/bin/sh"));
@@ -54,7 +54,7 @@ fn daemon_user_and_directory_are_made_by_systemd() {
         let to = root.join("usr/lib").join(directory);
         fs::create_dir_all(&to).unwrap();
         fs::create_dir_all(root.join("etc")).unwrap();
-        let text = fs::read(dist().join(directory).join("streamline.conf")).unwrap();
+        let text = fs::read(dist_directory().join(directory).join("streamline.conf")).unwrap();
         fs::write(to.join("streamline.conf"), text).unwrap();
         let mut command = Command::new(command);
         command.arg(format!("--root={}", root.display()));
@@ -76,7 +76,8 @@ fn daemon_user_and_directory_are_made_by_systemd() {
 fn maintainer_scripts_are_shell_and_name_units_that_exist() {
     let Some(shell) = need::require_command("sh") else { return };
     let mut scripts = 0;
-    let entries = fs::read_dir(dist().join("debian")).unwrap().map(|entry| entry.unwrap().path());
+    let entries =
+        fs::read_dir(dist_directory().join("debian")).unwrap().map(|entry| entry.unwrap().path());
     for folder in entries.filter(|path| path.is_dir()) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -91,7 +92,7 @@ fn maintainer_scripts_are_shell_and_name_units_that_exist() {
             for word in text.split_whitespace() {
                 let word = word.trim_end_matches(';');
                 if word.ends_with(".service") || word.ends_with(".socket") {
-                    let unit = dist().join("systemd").join(word);
+                    let unit = dist_directory().join("systemd").join(word);
                     assert!(unit.exists(), "{word} in {}", path.display());
                 }
             }

@@ -4,17 +4,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
-#[path = "pcap_door/any.rs"]
-mod any;
+#[path = "pcap_door/any_device.rs"]
+mod any_device;
 mod common;
-#[path = "pcap_door/kernel.rs"]
-mod kernel;
+#[path = "pcap_door/kernel_filters.rs"]
+mod kernel_filters;
 #[path = "pcap_door/overload.rs"]
 mod overload;
 #[path = "pcap_door/programs.rs"]
 mod programs;
 
-use common::{Folder, Guard};
+use common::{ChildGuard, Folder};
 use std::fs::File;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ const TIME_TOLERANCE_S: f64 = 0.5;
 
 /// Builds the libraries, and creates a cable and a directory. Reports a skip and returns `None` if
 /// the machine does not permit the test.
-fn prepare(program: &str) -> Option<(NamespacePair, Folder)> {
+fn prepare_capture_test(program: &str) -> Option<(NamespacePair, Folder)> {
     need::require_bpf()?;
     need::require_command(program)?;
     let pair = NamespacePair::new(DevicePairSettings::default())?;
@@ -40,12 +40,12 @@ fn prepare(program: &str) -> Option<(NamespacePair, Folder)> {
 }
 
 /// A capturing program, whose standard error is in a file.
-struct Observer {
-    process: Guard,
+struct CaptureProgram {
+    process: ChildGuard,
     errors: PathBuf,
 }
 
-impl Observer {
+impl CaptureProgram {
     /// Starts a program in the namespace of the server, and waits until it prints `ready` on
     /// standard error. If `is_ours` is true, the program runs under `streamline exec`.
     fn start(
@@ -72,7 +72,7 @@ impl Observer {
         command.env("STREAMLINE_PCAP", "report").current_dir(folder.path());
         command.stdout(File::create(folder.path().join(format!("{name}.out"))).unwrap());
         command.stderr(File::create(&errors).unwrap());
-        let process = Guard(command.spawn().unwrap());
+        let process = ChildGuard(command.spawn().unwrap());
         let observer = Self { process, errors };
         wait_until(&format!("{name} says {ready:?}"), || observer.errors().contains(ready));
         observer
@@ -104,7 +104,7 @@ const LISTENING_TEXT: &str = "listening on";
 
 /// Sends numbered UDP datagrams from the client to a port of the server. `sizes` contains their
 /// lengths in bytes.
-fn send(pair: &NamespacePair, port: u16, sizes: impl IntoIterator<Item = usize> + Send) {
+fn send_datagrams(pair: &NamespacePair, port: u16, sizes: impl IntoIterator<Item = usize> + Send) {
     pair.client.run_in_network_namespace(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         for (number, size) in (0u32..).zip(sizes) {
@@ -160,14 +160,14 @@ fn capture_on_device_with_libpcap_and_rings(
     prepare_pair: impl FnOnce(&NamespacePair),
     traffic: impl FnOnce(&NamespacePair),
 ) -> Option<([Vec<Packet>; 2], String)> {
-    let (pair, folder) = prepare("tcpdump")?;
+    let (pair, folder) = prepare_capture_test("tcpdump")?;
     prepare_pair(&pair);
     let files = ["real.pcap", "ours.pcap"].map(|name| folder.path().join(name));
     let start = |is_ours: bool| {
         let file = files[usize::from(is_ours)].display().to_string();
         let mut all = vec!["tcpdump", "-Z", "root", "-U", "-n", "-i", device, "-w", &file];
         all.extend(words);
-        Observer::start((&pair, &folder), is_ours, (&all, LISTENING_TEXT))
+        CaptureProgram::start((&pair, &folder), is_ours, (&all, LISTENING_TEXT))
     };
     let (real, ours) = (start(false), start(true));
     traffic(&pair);
@@ -230,8 +230,12 @@ fn tcpdump_under_exec_applies_filter_and_snapshot_length() {
         &["-s", "60", "udp port 5300 and greater 200"],
         50,
         |pair| {
-            send(pair, PORT + 1, [500; 20]);
-            send(pair, PORT, (0..100).map(|number| if number % 2 == 0 { 100 } else { 300 }));
+            send_datagrams(pair, PORT + 1, [500; 20]);
+            send_datagrams(
+                pair,
+                PORT,
+                (0..100).map(|number| if number % 2 == 0 { 100 } else { 300 }),
+            );
         },
     );
     let Some((packets, errors)) = captured else { return };
@@ -242,11 +246,12 @@ fn tcpdump_under_exec_applies_filter_and_snapshot_length() {
 
 #[test]
 fn tcpdump_under_exec_ends_by_count_with_the_same_lines() {
-    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    let Some((pair, folder)) = prepare_capture_test("tcpdump") else { return };
     let words = ["tcpdump", "-t", "-n", "-e", "-c", "10", "-i", SERVER_DEVICE, "udp"];
-    let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, LISTENING_TEXT));
+    let start =
+        |is_ours| CaptureProgram::start((&pair, &folder), is_ours, (&words, LISTENING_TEXT));
     let (real, ours) = (start(false), start(true));
-    send(&pair, PORT, [64; 10]);
+    send_datagrams(&pair, PORT, [64; 10]);
     real.finish();
     let errors = ours.finish();
     assert_eq!(folder.read("ours.out"), folder.read("real.out"));
@@ -256,10 +261,10 @@ fn tcpdump_under_exec_ends_by_count_with_the_same_lines() {
 
 #[test]
 fn tcpdump_under_exec_lists_the_link_types_of_libpcap() {
-    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    let Some((pair, folder)) = prepare_capture_test("tcpdump") else { return };
     let words = ["tcpdump", "-L", "-i", SERVER_DEVICE];
     for is_ours in [false, true] {
-        Observer::start((&pair, &folder), is_ours, (&words, "")).finish();
+        CaptureProgram::start((&pair, &folder), is_ours, (&words, "")).finish();
     }
     let both = ["real", "ours"]
         .map(|name| folder.read(&format!("{name}.out")) + &folder.read(&format!("{name}.err")));
@@ -269,10 +274,10 @@ fn tcpdump_under_exec_lists_the_link_types_of_libpcap() {
 
 #[test]
 fn device_without_ethernet_is_left_to_libpcap_with_a_reason() {
-    let Some((pair, folder)) = prepare("tcpdump") else { return };
-    any::add_tun(&pair);
-    let words = ["tcpdump", "-n", "-i", any::TUN_DEVICE];
-    let observer = Observer::start((&pair, &folder), true, (&words, LISTENING_TEXT));
+    let Some((pair, folder)) = prepare_capture_test("tcpdump") else { return };
+    any_device::add_tun_device(&pair);
+    let words = ["tcpdump", "-n", "-i", any_device::TUN_DEVICE];
+    let observer = CaptureProgram::start((&pair, &folder), true, (&words, LISTENING_TEXT));
     let errors = observer.interrupt();
     let reason = "read by libpcap, not from a shared ring: its frames are not Ethernet frames";
     assert!(errors.contains(reason), "{errors}");
@@ -280,33 +285,33 @@ fn device_without_ethernet_is_left_to_libpcap_with_a_reason() {
 }
 
 /// Starts a daemon in the namespace of the server.
-fn start_daemon(pair: &NamespacePair, folder: &Folder) -> Guard {
+fn start_daemon(pair: &NamespacePair, folder: &Folder) -> ChildGuard {
     let place = folder.path().join("no-daemon").display().to_string();
     let mut command = pair.server.command(STREAMLINE);
     folder.set_environment(&mut command);
-    let daemon = Guard(command.args(["daemon", "--socket", &place]).spawn().unwrap());
+    let daemon = ChildGuard(command.args(["daemon", "--socket", &place]).spawn().unwrap());
     wait_until("a daemon answers", || folder.run(&["ps"]).status == Some(0));
     daemon
 }
 
 #[test]
 fn capture_continues_when_the_daemon_is_killed() {
-    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    let Some((pair, folder)) = prepare_capture_test("tcpdump") else { return };
     for device in [SERVER_DEVICE, "any"] {
         let mut daemon = start_daemon(&pair, &folder);
         let file = folder.path().join(format!("{device}.pcap"));
         let name = file.display().to_string();
         let words =
             ["tcpdump", "-Z", "root", "-U", "-n", "-i", device, "-w", &name, "udp port 5300"];
-        let ours = Observer::start((&pair, &folder), true, (&words, LISTENING_TEXT));
+        let ours = CaptureProgram::start((&pair, &folder), true, (&words, LISTENING_TEXT));
         let written = |count: usize| {
             wait_until("the packets are written", || read_packets(&file).len() >= count);
         };
-        send(&pair, PORT, [64; 5]);
+        send_datagrams(&pair, PORT, [64; 5]);
         written(5);
         daemon.0.kill().unwrap();
         wait_until("the interruption is reported", || ours.errors().contains("continues"));
-        send(&pair, PORT, [64; 5]);
+        send_datagrams(&pair, PORT, [64; 5]);
         written(10);
         let errors = ours.interrupt();
         assert!(errors.contains("10 of 10 packets came from the ring; 0 lost"), "{errors}");
@@ -316,13 +321,13 @@ fn capture_continues_when_the_daemon_is_killed() {
 
 #[test]
 fn dumpcap_without_own_rights_reads_through_the_daemon() {
-    let Some((pair, folder)) = prepare("dumpcap") else { return };
+    let Some((pair, folder)) = prepare_capture_test("dumpcap") else { return };
     let _daemon = start_daemon(&pair, &folder);
     let file = folder.path().join("out.pcap").display().to_string();
     let words =
         ["dumpcap", "-q", "-P", "-i", SERVER_DEVICE, "-f", "udp", "-c", "20", "-w", file.as_str()];
-    let observer = Observer::start((&pair, &folder), true, (&words, "File:"));
-    send(&pair, PORT, (0..20).map(|number| 100 + number));
+    let observer = CaptureProgram::start((&pair, &folder), true, (&words, "File:"));
+    send_datagrams(&pair, PORT, (0..20).map(|number| 100 + number));
     let errors = observer.finish();
     assert!(errors.contains("20 of 20 packets came from the ring"), "{errors}");
     let lengths: Vec<u32> = read_packets(Path::new(&file)).iter().map(|one| one.length).collect();
@@ -347,13 +352,13 @@ fn compile_with_libpcap(folder: &Folder, name: &str) -> Option<PathBuf> {
 
 #[test]
 fn program_that_polls_the_descriptor_and_sends_is_served() {
-    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    let Some((pair, folder)) = prepare_capture_test("tcpdump") else { return };
     let Some(program) = compile_with_libpcap(&folder, "polls") else { return };
     let program = program.display().to_string();
     let words = [program.as_str(), SERVER_DEVICE, "40"];
-    let observer = Observer::start((&pair, &folder), true, (&words, "ready"));
+    let observer = CaptureProgram::start((&pair, &folder), true, (&words, "ready"));
     for _ in 0..40 {
-        send(&pair, PORT, [64]);
+        send_datagrams(&pair, PORT, [64]);
     }
     let errors = observer.finish();
     assert!(errors.contains("40 of 40 packets came from the ring"), "{errors}");
@@ -362,7 +367,7 @@ fn program_that_polls_the_descriptor_and_sends_is_served() {
 
 #[test]
 fn c5_program_that_loads_libpcap_at_run_time_reads_the_ring() {
-    let Some((pair, folder)) = prepare("python3") else { return };
+    let Some((pair, folder)) = prepare_capture_test("python3") else { return };
     let script = "
 import ctypes, sys
 p = ctypes.CDLL('libpcap.so.0.8')
@@ -381,8 +386,8 @@ print('read', n)
 ";
     let words = ["python3", "-c", script, SERVER_DEVICE];
     let all = ["--with=pcap", words[0], words[1], words[2], words[3]];
-    let observer = Observer::start((&pair, &folder), true, (&all, "ready"));
-    send(&pair, PORT, [64; 5]);
+    let observer = CaptureProgram::start((&pair, &folder), true, (&all, "ready"));
+    send_datagrams(&pair, PORT, [64; 5]);
     let errors = observer.finish();
     assert_eq!(folder.read("ours.out"), "read 5\n");
     // The number is not checked, because the program does not close the handle and may have read

@@ -12,8 +12,8 @@ fn view_shows_the_graph_with_rates_until_the_user_ends_the_path() {
     let folder = Folder::new();
     let words = "run --view 'generate rate=1000 | udp | count'";
     let Some(mut screen) = Screen::start(&folder, words) else { return };
-    screen.wait_for("○");
-    screen.wait_for("q ends the path");
+    screen.wait_for_text("○");
+    screen.wait_for_text("q ends the path");
     screen.press("?", "a rule names the space");
     screen.press("?", "count");
     assert!(screen.output().contains("/s"), "{}", screen.output());
@@ -30,7 +30,7 @@ fn view_ends_with_its_path_and_then_prints_held_messages() {
     let folder = Folder::new();
     let words = "run --view --alarm 'blocks>0' 'generate rate=1000 count=1500 | count'";
     let Some(mut screen) = Screen::start(&folder, words) else { return };
-    assert_eq!(screen.wait(), Some(4), "{}", screen.output());
+    assert_eq!(screen.wait_for_exit(), Some(4), "{}", screen.output());
     let output = screen.output();
     let (_, after) = output.rsplit_once("\x1b[?1049l").unwrap();
     assert!(after.contains("warning: alarm `blocks>0`"), "{after}");
@@ -45,7 +45,7 @@ fn view_without_a_separate_terminal_is_refused() {
     assert!(ran.err.contains("streamline top PATH"), "{}", ran.err);
     let words = "run --view 'generate count=1 | print'";
     let Some(mut screen) = Screen::start(&folder, words) else { return };
-    assert_eq!(screen.wait(), Some(2));
+    assert_eq!(screen.wait_for_exit(), Some(2));
     assert!(screen.output().contains("redirect its output"), "{}", screen.output());
 }
 
@@ -56,7 +56,7 @@ fn histogram_has_bars_on_a_terminal_only() {
     let piped = folder.run(&[line]);
     assert!(piped.out.contains(" bytes\n") && !piped.out.contains('█'), "{}", piped.out);
     let Some(mut screen) = Screen::start(&folder, &format!("'{line}'")) else { return };
-    assert_eq!(screen.wait(), Some(0));
+    assert_eq!(screen.wait_for_exit(), Some(0));
     let drawn = screen.output();
     let bars = |line: &&str| line.contains(" bytes ") && line.contains(['█', '▌', '▏', '▎', '▍']);
     assert!(drawn.lines().filter(bars).count() >= 3, "{drawn}");

@@ -18,23 +18,23 @@ use testkit::{need, wait_until};
 /// Maximum running time of a tested pipeline, after which the test fails.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Size in bytes of the text file that the tested pipelines read.
-const TEXT_BYTES: usize = 6 << 20;
+const TEXT_FILE_BYTES: usize = 6 << 20;
 
-/// Builds the library and creates a file with [`TEXT_BYTES`] bytes of text, on the first call.
+/// Builds the library and creates a file with [`TEXT_FILE_BYTES`] bytes of text, on the first call.
 /// Returns the path of the file.
 fn text_file() -> &'static Path {
-    static TEXT: OnceLock<PathBuf> = OnceLock::new();
-    TEXT.get_or_init(|| {
+    static TEXT_FILE: OnceLock<PathBuf> = OnceLock::new();
+    TEXT_FILE.get_or_init(|| {
         let path = common::build_pipes_library()
             .with_file_name(format!("pipelines-{}.txt", std::process::id()));
-        let mut text = Vec::with_capacity(TEXT_BYTES + 100);
+        let mut text = Vec::with_capacity(TEXT_FILE_BYTES + 100);
         for line in 0_u64.. {
             let mark = if line % 50 == 0 { "x" } else { "" };
             let hash = line.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             text.extend(
                 format!("line {line} {hash:016b} of some ordinary length {mark}\n").bytes(),
             );
-            if text.len() >= TEXT_BYTES {
+            if text.len() >= TEXT_FILE_BYTES {
                 break;
             }
         }
@@ -174,8 +174,8 @@ fn python_path() -> Option<String> {
 /// `body`, and the text `after`. Asserts that the results are the same as in `sh`.
 fn assert_same_python_results(before: &str, body: &str, after: &str) {
     let Some(python) = python_path() else { return };
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    static NEXT_PROGRAM_NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT_PROGRAM_NUMBER.fetch_add(1, Ordering::Relaxed);
     let path = text_file().with_extension(format!("{number}.py"));
     std::fs::write(&path, body).unwrap();
     assert_same_results(&format!("{before}{python} {}{after}", path.display()));
@@ -421,7 +421,7 @@ fn e1_g4_file_crosses_a_pipeline_by_pointer() {
 /// Returns the current size in KB, the largest size in KB and the number of growth steps that
 /// `streamline sh -v` reports for the ring of an edge. `edge` is the number of the edge in the
 /// pipeline.
-fn ring_size(report: &str, edge: usize) -> [usize; 3] {
+fn reported_ring_sizes(report: &str, edge: usize) -> [usize; 3] {
     let begin = format!("edge {edge}, ring: ");
     let line = report.lines().find_map(|line| line.split_once(&begin));
     let (_, line) = line.unwrap_or_else(|| panic!("no ring: {report}"));
@@ -438,7 +438,7 @@ fn f6_full_ring_of_a_pipeline_keeps_its_size() {
     assert_same_results(script);
     let report =
         String::from_utf8(run_with_timeout(shell_command(&["-v"], script)).stderr).unwrap();
-    let [size, most, _] = ring_size(&report, 1);
+    let [size, most, _] = reported_ring_sizes(&report, 1);
     assert!(size == most && size > 0, "{report}");
 }
 
@@ -463,7 +463,7 @@ fn f6_ring_with_a_prompt_reader_shrinks() {
     let ran = run_with_timeout(command);
     let report = String::from_utf8(ran.stderr).unwrap();
     assert_eq!(ran.stdout, plain.stdout, "{report}");
-    let [size, most, _] = ring_size(&report, 1);
+    let [size, most, _] = reported_ring_sizes(&report, 1);
     assert!(size < most, "{report}");
 }
 
@@ -541,7 +541,7 @@ fn f6_program_with_a_syscall_filter_keeps_its_ring_size() {
     let mut plain = Command::new("sh");
     plain.args(["-c", &script]);
     assert_eq!(ran.stdout, run_with_timeout(plain).stdout, "{report}");
-    assert_eq!(ring_size(&report, 1)[0], 2048, "{report}");
+    assert_eq!(reported_ring_sizes(&report, 1)[0], 2048, "{report}");
     assert!(edge_counts(&report, " wrote:")[0] > 40_000_000, "{report}");
 }
 
@@ -593,7 +593,7 @@ fn e3_lazy_copy_of_a_changed_file_writes_the_new_contents() {
 fn e1_lazy_copy_reads_only_if_output_accepts_no_pointer() {
     let Some(strace) = need::require_command("strace") else { return };
     let (trace, out) = (text_file().with_extension("trace"), text_file().with_extension("copy"));
-    let blocks = TEXT_BYTES / 65536;
+    let blocks = TEXT_FILE_BYTES / 65536;
     let script = "dd if=$F bs=64k status=none | dd bs=64k status=none | wc -c";
     for (script, most) in [
         (script.to_owned(), blocks / 2),

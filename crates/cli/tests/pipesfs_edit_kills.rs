@@ -5,8 +5,8 @@
 
 mod common;
 
-use common::mounted::{Mounted, ProcessGuard, signal, stop};
-use common::{Folder, Guard};
+use common::pipes_mount::{PipesMount, ProcessGuard, send_signal, stop_process};
+use common::{ChildGuard, Folder};
 use std::fs;
 use std::process::{Command, Stdio};
 use testkit::wait_until;
@@ -16,25 +16,25 @@ const MOVE_TARGET_REQUEST: &str = "generate rate=500 | sample 3 | discard";
 
 /// A daemon, a server of a PipesFS mount in the foreground, and two paths between which filters are
 /// moved.
-struct Scene {
+struct MoveFixture {
     server: ProcessGuard,
-    giver: Guard,
-    taker: Guard,
-    mounted: Mounted,
+    giver: ChildGuard,
+    taker: ChildGuard,
+    mounted: PipesMount,
     folder: Folder,
-    _daemon: Guard,
+    _daemon: ChildGuard,
 }
 
-impl Scene {
+impl MoveFixture {
     /// Starts all processes, and waits until both paths are visible in the mount. Reports a skip
     /// and returns `None` if root privileges or `/dev/fuse` are missing.
     fn new() -> Option<Self> {
         let folder = Folder::new();
-        let mounted = Mounted::without_server(&folder)?;
+        let mounted = PipesMount::new_unmounted(&folder)?;
         let daemon = folder.start_daemon();
-        let giver = folder.spawn_named("giver", MOVE_SOURCE_REQUEST);
-        let taker = folder.spawn_named("taker", MOVE_TARGET_REQUEST);
-        let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
+        let giver = folder.spawn_named_path("giver", MOVE_SOURCE_REQUEST);
+        let taker = folder.spawn_named_path("taker", MOVE_TARGET_REQUEST);
+        let mut server = folder.streamline_command(&["mount", "--foreground", "pipes"]);
         let server = ProcessGuard(server.stderr(Stdio::null()).spawn().unwrap());
         wait_until("both are shown", || {
             let is_listed = |name: &str| mounted.path(name).is_dir();
@@ -43,7 +43,7 @@ impl Scene {
         Some(Self { server, giver, taker, mounted, folder, _daemon: daemon })
     }
 
-    fn begin(&self, words: &[&str]) -> ProcessGuard {
+    fn spawn_in_mount(&self, words: &[&str]) -> ProcessGuard {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).current_dir(&self.mounted.directory);
         ProcessGuard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
@@ -82,15 +82,15 @@ fn b6_waiting_edit_of_a_killed_server_is_not_applied() {
         &["ln", "-s", "../udp/count", "giver/generate/sample:2/count"],
         &["mv", "giver/generate/udp/count", "taker/generate/"],
     ] {
-        let Some(mut scene) = Scene::new() else { return };
+        let Some(mut scene) = MoveFixture::new() else { return };
         let giver = scene.giver.0.id();
-        stop(giver);
-        let mut edit = scene.begin(words);
+        stop_process(giver);
+        let mut edit = scene.spawn_in_mount(words);
         wait_for_pending_edit(scene.server.0.id());
-        signal("-KILL", scene.server.0.id());
+        send_signal("-KILL", scene.server.0.id());
         scene.server.0.wait().unwrap();
         assert!(!edit.0.wait().unwrap().success(), "{words:?}");
-        signal("-CONT", giver);
+        send_signal("-CONT", giver);
         assert_eq!(scene.request_after_pending_edits("giver"), MOVE_SOURCE_REQUEST, "{words:?}");
         assert_eq!(scene.request_after_pending_edits("taker"), MOVE_TARGET_REQUEST, "{words:?}");
     }
@@ -99,16 +99,16 @@ fn b6_waiting_edit_of_a_killed_server_is_not_applied() {
 #[test]
 fn b6_path_killed_during_a_move_leaves_both_unchanged() {
     for giver_dies in [true, false] {
-        let Some(mut scene) = Scene::new() else { return };
+        let Some(mut scene) = MoveFixture::new() else { return };
         let taker = scene.taker.0.id();
-        stop(taker);
-        let mut edit = scene.begin(&["mv", "giver/generate/udp/count", "taker/generate/"]);
+        stop_process(taker);
+        let mut edit = scene.spawn_in_mount(&["mv", "giver/generate/udp/count", "taker/generate/"]);
         wait_for_pending_edit(scene.server.0.id());
         let victim = if giver_dies { &mut scene.giver } else { &mut scene.taker };
-        signal("-KILL", victim.0.id());
+        send_signal("-KILL", victim.0.id());
         victim.0.wait().unwrap();
         if giver_dies {
-            signal("-CONT", taker);
+            send_signal("-CONT", taker);
         }
         assert!(!edit.0.wait().unwrap().success());
         match giver_dies {
@@ -122,10 +122,10 @@ fn b6_path_killed_during_a_move_leaves_both_unchanged() {
 /// the paths at a different point. Asserts that either both paths have changed or neither has.
 fn kill_processes_during_moves(rounds: usize) {
     const INITIAL_REQUEST: &str = "generate rate=1000 | (udp | discard) + (sample 2 | inspect)";
-    const TAKER_REQUEST_AFTER_MOVE: &str = "generate rate=500 | (sample 3 | discard) + count";
+    const TARGET_REQUEST_AFTER_MOVE: &str = "generate rate=500 | (sample 3 | discard) + count";
     for round in 0..rounds {
-        let Some(mut scene) = Scene::new() else { return };
-        let mut edit = scene.begin(&["mv", "giver/generate/udp/count", "taker/generate/"]);
+        let Some(mut scene) = MoveFixture::new() else { return };
+        let mut edit = scene.spawn_in_mount(&["mv", "giver/generate/udp/count", "taker/generate/"]);
         if round % 2 == 0 {
             wait_for_pending_edit(scene.server.0.id());
         }
@@ -146,20 +146,20 @@ fn kill_processes_during_moves(rounds: usize) {
         };
         assert!(
             known(&given, MOVE_SOURCE_REQUEST, INITIAL_REQUEST)
-                && known(&taken, MOVE_TARGET_REQUEST, TAKER_REQUEST_AFTER_MOVE),
+                && known(&taken, MOVE_TARGET_REQUEST, TARGET_REQUEST_AFTER_MOVE),
             "{given:?} {taken:?}"
         );
         if let (Some(given), Some(taken)) = (&given, &taken) {
             assert_eq!(
                 given == INITIAL_REQUEST,
-                taken == TAKER_REQUEST_AFTER_MOVE,
+                taken == TARGET_REQUEST_AFTER_MOVE,
                 "{given} and {taken}: half a move"
             );
         }
         if made {
             assert!(given.is_none_or(|given| given == INITIAL_REQUEST), "it was told to be made");
             assert!(
-                taken.is_none_or(|taken| taken == TAKER_REQUEST_AFTER_MOVE),
+                taken.is_none_or(|taken| taken == TARGET_REQUEST_AFTER_MOVE),
                 "it was told to be made"
             );
         }

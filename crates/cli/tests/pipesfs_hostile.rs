@@ -6,8 +6,8 @@
 
 mod common;
 
-use common::mounted::{Mounted, ProcessGuard, run_in};
-use common::{Folder, Guard};
+use common::pipes_mount::{PipesMount, ProcessGuard, run_in_mount};
+use common::{ChildGuard, Folder};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::process::Stdio;
@@ -19,9 +19,9 @@ const EDEADLK: i32 = 35;
 
 /// A PipesFS mount that all users of a machine share.
 struct SharedMount {
-    mounted: Mounted,
+    mounted: PipesMount,
     folder: Folder,
-    _daemon: Guard,
+    _daemon: ChildGuard,
 }
 
 impl SharedMount {
@@ -29,7 +29,7 @@ impl SharedMount {
         need::require_root()?;
         let folder = Folder::accessible_to_all();
         let daemon = folder.start_daemon();
-        let mounted = Mounted::new(&folder, options)?;
+        let mounted = PipesMount::new(&folder, options)?;
         Some(Self { mounted, folder, _daemon: daemon })
     }
 
@@ -111,10 +111,10 @@ fn b13_hostile_user_reads_and_changes_no_path_of_another() {
         let (error, _) = shared.run_as(BOB, "cat .error");
         assert!(!error.contains("rate=") && !error.contains("another path"), "{script}: {error}");
     }
-    assert_eq!(shared.mounted.text("hers/request").trim_end(), line);
-    assert_eq!(shared.mounted.text("his/request"), "stream | http | discard\n");
-    assert_eq!(shared.mounted.number("hers/generate/udp/stats/written"), 0);
-    assert_eq!(shared.mounted.text("hers/generate/config/rate"), "1000\n");
+    assert_eq!(shared.mounted.read_text("hers/request").trim_end(), line);
+    assert_eq!(shared.mounted.read_text("his/request"), "stream | http | discard\n");
+    assert_eq!(shared.mounted.read_number("hers/generate/udp/stats/written"), 0);
+    assert_eq!(shared.mounted.read_text("hers/generate/config/rate"), "1000\n");
     let about = fs::metadata(shared.mounted.path("hers")).unwrap();
     assert_eq!((about.uid(), about.mode() & 0o7777), (ALICE, 0o700));
     assert_eq!(shared.run_as(ALICE, "cat .error").0, "", "she is told nothing of it");
@@ -133,13 +133,13 @@ fn b13_hostile_user_reads_and_changes_no_path_of_another() {
 fn t8_many_readers_leave_connections_for_commands() {
     let Some(shared) = SharedMount::new(&[]) else { return };
     let folder = &shared.folder;
-    let mut path = folder.spawn_named("web", "generate rate=1000 | count");
+    let mut path = folder.spawn_named_path("web", "generate rate=1000 | count");
     wait_until("it is shown", || shared.mounted.path("web/generate/count").is_dir());
     let open = |_| fs::File::open(shared.mounted.path("web/generate/all.jsonl"));
     let readers: Vec<_> = (0..80).map(open).collect();
     let served = readers.iter().filter(|reader| reader.is_ok()).count();
     assert_eq!(served, 48);
-    let error = shared.mounted.text(".error");
+    let error = shared.mounted.read_text(".error");
     assert!(error.contains("48 readers already"), "{error}");
     assert!(folder.run(&["ps"]).out.contains(" web "), "{}", folder.run(&["ps"]).out);
     assert_eq!(folder.run(&["stop", "web"]).status, Some(0));
@@ -156,14 +156,14 @@ fn t20_sending_filter_is_refused_without_the_right_of_its_path() {
     assert!(error.contains("packet socket") && error.ends_with("frame\n"), "{error}");
     assert_eq!(shared.run_as(ALICE, "rmdir stream/tx:lo").1, 1, "nothing was made");
     let made = fs::create_dir(shared.mounted.path("stream/dport"));
-    assert!(made.is_ok(), "{}", shared.mounted.text(".error"));
+    assert!(made.is_ok(), "{}", shared.mounted.read_text(".error"));
     assert_eq!(shared.run_as(ALICE, "rm -r stream").1, 0);
 }
 
 #[test]
 fn t20_files_below_the_mount_are_refused_instead_of_a_deadlock() {
     let Some(shared) = SharedMount::new(&["-o", "exec"]) else { return };
-    let _path = shared.folder.spawn_named("web", "generate rate=1000 | udp | count");
+    let _path = shared.folder.spawn_named_path("web", "generate rate=1000 | udp | count");
     wait_until("it is shown", || shared.mounted.path("web/generate/udp").is_dir());
     let link = shared.folder.path().join("detour");
     symlink(&shared.mounted.directory, &link).unwrap();
@@ -174,11 +174,14 @@ fn t20_files_below_the_mount_are_refused_instead_of_a_deadlock() {
             let directory = shared.mounted.path(&format!("web/generate/{filter}:{name}"));
             let refused = fs::create_dir(&directory).unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(EDEADLK), "{}", directory.display());
-            let error = shared.mounted.text(".error");
+            let error = shared.mounted.read_text(".error");
             assert!(error.contains("below this mount"), "{error}");
         }
     }
-    assert_eq!(shared.mounted.text("web/request").trim_end(), "generate rate=1000 | udp | count");
+    assert_eq!(
+        shared.mounted.read_text("web/request").trim_end(),
+        "generate rate=1000 | udp | count"
+    );
     let file = shared.folder.path().join("out.pcap");
     let name = file.display().to_string().replace('/', "%2F");
     fs::create_dir(shared.mounted.path(&format!("web/generate/pcap:{name}"))).unwrap();
@@ -189,13 +192,13 @@ fn t20_files_below_the_mount_are_refused_instead_of_a_deadlock() {
 fn b6_recursive_copy_makes_the_filters_and_reports_their_files() {
     let Some(shared) = SharedMount::new(&[]) else { return };
     let line = "generate rate=1000 | (udp | dport |9 sample 3) + inspect";
-    let _path = shared.folder.spawn_named("web", line);
+    let _path = shared.folder.spawn_named_path("web", line);
     wait_until("it is shown", || shared.mounted.path("web/generate/inspect").is_dir());
     let copy = "timeout -s KILL 60 cp -r web/generate/udp web/generate/inspect/ 2>&1";
-    let (output, status) = run_in(&shared.mounted, copy);
+    let (output, status) = run_in_mount(&shared.mounted, copy);
     assert_eq!(status, 1, "{output}");
     assert!(output.contains("stats'") && !output.contains("/9'"), "{output}");
-    let request = || shared.mounted.text("web/request").trim_end().to_owned();
+    let request = || shared.mounted.read_text("web/request").trim_end().to_owned();
     let before = "generate rate=1000 | (udp | dport |9 sample 3) + (inspect | udp";
     assert_eq!(request(), format!("{before} | dport |9 sample 3)"), "{output}");
 }

@@ -6,7 +6,7 @@
 mod common;
 
 use common::Folder;
-use common::mounted::{Mounted, ProcessGuard, signal};
+use common::pipes_mount::{PipesMount, ProcessGuard, send_signal};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -26,8 +26,8 @@ const OPERATIONS: [(&str, &str); 8] = [
 ];
 
 /// Kills a server while programs use its mount, and asserts that each program ends.
-fn kill_server_in_use(folder: &Folder, mounted: &Mounted, round: usize) {
-    let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
+fn kill_server_in_use(folder: &Folder, mounted: &PipesMount, round: usize) {
+    let mut server = folder.streamline_command(&["mount", "--foreground", "pipes"]);
     let mut server = ProcessGuard(server.stderr(Stdio::null()).spawn().unwrap());
     wait_until("it is mounted", || mounted.path("web/generate/udp").is_dir());
     let start = |(_, script): &(&str, &str)| {
@@ -60,9 +60,9 @@ fn kill_servers(rounds: usize) {
     }
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let mounted = Mounted { directory: folder.path().join("pipes") };
+    let mounted = PipesMount { directory: folder.path().join("pipes") };
     fs::create_dir(&mounted.directory).unwrap();
-    let path = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
+    let path = folder.spawn_named_path("web", "generate rate=2000 | udp | dport |9 count");
     for round in 0..rounds {
         kill_server_in_use(&folder, &mounted, round);
     }
@@ -89,22 +89,22 @@ fn b13_server_killed_200_times_ends_every_operation() {
 fn b2_stopped_reader_delays_no_other_and_learns_its_loss() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let _path = folder.spawn_named("web", "generate rate=20000 size=1400 | udp | count");
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named_path("web", "generate rate=20000 size=1400 | udp | count");
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
     let mut stopped = File::open(mounted.path("web/generate/all")).unwrap();
     stopped.read_exact(&mut [0; 1400]).unwrap();
-    let blocks = || mounted.number("web/generate/udp/stats/blocks");
+    let blocks = || mounted.read_number("web/generate/udp/stats/blocks");
     let begun = blocks();
     // These blocks exceed the capacity of the stopped reader's buffer.
     wait_until("the path goes on", || blocks() > begun + 20_000);
     let mut other = File::open(mounted.path("web/generate/all")).unwrap();
     other.read_exact(&mut [0; 14_000]).unwrap();
-    let (out, _) = common::mounted::run_in(&mounted, "ls web/generate/udp | wc -l");
+    let (out, _) = common::pipes_mount::run_in_mount(&mounted, "ls web/generate/udp | wc -l");
     assert_ne!(out.trim(), "0");
     drop(stopped);
     wait_until("its loss is told", || {
-        mounted.text(".error").contains("blocks were skipped, because its reader was too slow")
+        mounted.read_text(".error").contains("blocks were skipped, because its reader was too slow")
     });
 }
 
@@ -112,13 +112,13 @@ fn b2_stopped_reader_delays_no_other_and_learns_its_loss() {
 fn b2_counters_of_a_stopped_path_always_fail_with_one_reason() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let path = folder.spawn_named("web", "generate rate=2000 | udp | count");
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
+    let path = folder.spawn_named_path("web", "generate rate=2000 | udp | count");
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
-    common::mounted::stop(path.0.id());
+    common::pipes_mount::stop_process(path.0.id());
     let fails = |name: &str| {
         let error = File::open(mounted.path(name)).unwrap_err();
-        let reason = mounted.text(".error");
+        let reason = mounted.read_text(".error");
         assert_eq!(error.raw_os_error(), Some(5), "{name}: {reason}");
         assert!(reason.contains("is stopped, or overloaded"), "{name}: {reason}");
     };
@@ -129,12 +129,12 @@ fn b2_counters_of_a_stopped_path_always_fail_with_one_reason() {
     // A new mount, to which the path has never replied, gets the name and the request of the path
     // from the daemon.
     drop(mounted);
-    let mounted = Mounted::mount_again(&folder);
-    assert_eq!(mounted.text("web/request"), "generate rate=2000 | udp | count\n");
+    let mounted = PipesMount::mount_again(&folder);
+    assert_eq!(mounted.read_text("web/request"), "generate rate=2000 | udp | count\n");
     let error = File::open(mounted.path("web/generate/udp/stats/blocks")).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(5));
-    assert!(mounted.text(".error").contains("is stopped, or overloaded"));
-    signal("-CONT", path.0.id());
+    assert!(mounted.read_text(".error").contains("is stopped, or overloaded"));
+    send_signal("-CONT", path.0.id());
     wait_until("it replies again", || {
         fs::read(mounted.path("web/generate/udp/stats/blocks")).is_ok()
     });
@@ -144,11 +144,11 @@ fn b2_counters_of_a_stopped_path_always_fail_with_one_reason() {
 fn b1_path_names_neither_collide_nor_leave_the_mount() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
     let request = "generate rate=100 | match 'a/../../b' | match '..' | match '.' | match '#2' | \
                    match '%2F' | match ' ' | match 'all' | discard";
-    let _one = folder.spawn_named("first", request);
-    let _other = folder.spawn_named("README2", request);
+    let _one = folder.spawn_named_path("first", request);
+    let _other = folder.spawn_named_path("README2", request);
     wait_until("it is shown", || mounted.path("first/generate").is_dir());
     let mut directories = vec![mounted.path("first")];
     let mut depth = 0;

@@ -5,7 +5,7 @@
 mod common;
 
 use common::Folder;
-use common::mounted::{Mounted, signal, stop};
+use common::pipes_mount::{PipesMount, send_signal, stop_process};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -36,11 +36,11 @@ fn filters_below(directory: &Path) -> BTreeSet<String> {
 fn b1_next_listing_of_many_filters_contains_each_edit() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
     let arc = |class| format!("(|{class} sample 2 | count)");
     let arcs: Vec<String> = (1..=CLASS_COUNT).map(arc).collect();
     let line = format!("generate rate=10 | dport | ({})", arcs.join(" + "));
-    let _path = folder.spawn_named("web", &line);
+    let _path = folder.spawn_named_path("web", &line);
     wait_until("it is shown", || mounted.path("web/generate").is_dir());
     let top = mounted.path("web/generate/dport");
     let below = |class| ["", "/sample:2", "/sample:2/count"].map(|below| format!("{class}{below}"));
@@ -69,16 +69,16 @@ fn b1_next_listing_of_many_filters_contains_each_edit() {
 fn b1_published_state_is_a_table_below_its_filter() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
     let name = format!("files-{}", std::process::id());
     let line = format!("generate rate=1000 | udp | count state={name} | discard");
-    let path = folder.spawn_named("web", &line);
+    let path = folder.spawn_named_path("web", &line);
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
-    assert_eq!(mounted.names("web/generate/udp/count/state"), BTreeSet::from([name.clone()]));
+    assert_eq!(mounted.entry_names("web/generate/udp/count/state"), BTreeSet::from([name.clone()]));
     assert!(!mounted.path("web/generate/udp/state").exists(), "it publishes nothing");
     let state = format!("web/generate/udp/count/state/{name}");
     let blocks = || {
-        let table = mounted.text(&state);
+        let table = mounted.read_text(&state);
         let mut lines = table.lines();
         assert_eq!(lines.next(), Some("blocks\tbytes\tmessages"));
         let row: Vec<u64> =
@@ -88,9 +88,9 @@ fn b1_published_state_is_a_table_below_its_filter() {
     };
     let first = blocks();
     wait_until("the state goes on", || blocks() > first);
-    stop(path.0.id());
+    stop_process(path.0.id());
     let error = fs::read_to_string(mounted.path(&state)).err();
-    signal("-CONT", path.0.id());
+    send_signal("-CONT", path.0.id());
     assert_eq!(error.and_then(|error| error.raw_os_error()), Some(5));
-    assert!(mounted.text(".error").contains(&format!("state/{name}: ")), "the reason is told");
+    assert!(mounted.read_text(".error").contains(&format!("state/{name}: ")), "the reason is told");
 }

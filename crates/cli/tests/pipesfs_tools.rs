@@ -6,7 +6,7 @@
 mod common;
 
 use common::Folder;
-use common::mounted::{Mounted, run_in};
+use common::pipes_mount::{PipesMount, run_in_mount};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -14,9 +14,9 @@ use testkit::{need, wait_until};
 
 /// Runs a shell script in the mount, and returns its output. Reports a skip and returns `None` if
 /// `program` is not installed.
-fn run_script_if_installed(mounted: &Mounted, program: &str, script: &str) -> Option<String> {
+fn run_script_if_installed(mounted: &PipesMount, program: &str, script: &str) -> Option<String> {
     need::require_command(program)?;
-    let (out, status) = run_in(mounted, script);
+    let (out, status) = run_in_mount(mounted, script);
     assert_eq!(status, 0, "{script}: {out}");
     Some(out)
 }
@@ -25,9 +25,9 @@ fn run_script_if_installed(mounted: &Mounted, program: &str, script: &str) -> Op
 fn b1_programs_that_walk_trees_end_and_see_each_filter_once() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
     let request = "generate rate=2000 | udp | dport | ((|9 count) + (|10:20 sample 2 | count))";
-    let _path = folder.spawn_named("web", request);
+    let _path = folder.spawn_named_path("web", request);
     wait_until("it is shown", || mounted.path("web/generate/udp/dport/10:20").is_dir());
     let found = run_script_if_installed(&mounted, "find", "find web -type d").unwrap_or_default();
     let directories: BTreeSet<&str> = found.lines().collect();
@@ -55,8 +55,8 @@ fn b1_programs_that_walk_trees_end_and_see_each_filter_once() {
     }
     // The kernel does not check permissions in a mount of root, so the server does.
     let executed = "cd web/generate && test -x udp && test -r why && ! test -x why && echo yes";
-    assert_eq!(run_in(&mounted, executed), ("yes\n".to_owned(), 0));
-    assert_ne!(run_in(&mounted, "web/generate/why").1, 0, "a file is not executed");
+    assert_eq!(run_in_mount(&mounted, executed), ("yes\n".to_owned(), 0));
+    assert_ne!(run_in_mount(&mounted, "web/generate/why").1, 0, "a file is not executed");
     let archive = "tar cf - web | tar tf - | grep -c '/all$'";
     let streams = run_script_if_installed(&mounted, "tar", archive).unwrap();
     assert!(streams.trim().parse::<usize>().unwrap() > 3, "{streams}");
@@ -66,8 +66,8 @@ fn b1_programs_that_walk_trees_end_and_see_each_filter_once() {
 fn b1_shells_complete_names_of_filters_and_classes() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let _path = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named_path("web", "generate rate=2000 | udp | dport |9 count");
     wait_until("it is shown", || mounted.path("web/generate/udp/dport").is_dir());
     let bash = "bash -c 'compgen -f web/generate/u; compgen -d web/generate/udp/dport/9/c'";
     if let Some(out) = run_script_if_installed(&mounted, "bash", bash) {
@@ -114,11 +114,11 @@ fn read_frame_numbers(stream: &mut File, count: u64) -> BTreeSet<u64> {
 fn b2_stream_of_replicas_has_each_block_once() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
     let request = "--parallel=2 generate rate=4000 seq=yes | dport |all count";
-    let _path = folder.spawn_named("copied", request);
+    let _path = folder.spawn_named_path("copied", request);
     wait_until("it is shown", || mounted.path("copied/generate/dport").is_dir());
-    let place = mounted.text("copied/generate/dport/place");
+    let place = mounted.read_text("copied/generate/dport/place");
     assert_eq!(place.split_whitespace().count(), 2, "two replicas: {place}");
     let mut stream = File::open(mounted.path("copied/generate/dport/all")).unwrap();
     read_frame_numbers(&mut stream, 4000);
@@ -127,9 +127,9 @@ fn b2_stream_of_replicas_has_each_block_once() {
     if need::require_command("tcpdump").is_some() {
         let script = "head -c 200000 copied/generate/dport/all.pcap | \
                       tcpdump -nr - -c 2000 2>/dev/null | grep -c 'UDP, length 22'";
-        assert_eq!(run_in(&mounted, script).0.trim(), "2000");
+        assert_eq!(run_in_mount(&mounted, script).0.trim(), "2000");
     }
-    let (out, _) = run_in(&mounted, "head -500 copied/generate/dport/all.jsonl");
+    let (out, _) = run_in_mount(&mounted, "head -500 copied/generate/dport/all.jsonl");
     for line in out.lines() {
         let value: serde_json::Value = serde_json::from_str(line).unwrap();
         assert_eq!(value["proto"], "udp", "{line}");
@@ -141,8 +141,8 @@ fn b2_stream_of_replicas_has_each_block_once() {
 fn b2_capture_programs_read_live_streams_and_count_losses() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let _path = folder.spawn_named("web", "generate rate=20000 seq=yes | udp | count");
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named_path("web", "generate rate=20000 seq=yes | udp | count");
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
     for (program, script) in [
         ("tcpdump", "tcpdump -nr web/generate/udp/all.pcap -c 5000 2>/dev/null | wc -l"),
@@ -162,22 +162,24 @@ fn b2_capture_programs_read_live_streams_and_count_losses() {
     assert!(numbers.is_sorted());
     let lost = numbers[numbers.len() - 1] - numbers[0] + 1 - numbers.len() as u64;
     drop(stream);
-    wait_until("losses are told", || lost == 0 || mounted.text(".error").contains("were skipped"));
+    wait_until("losses are told", || {
+        lost == 0 || mounted.read_text(".error").contains("were skipped")
+    });
 }
 
 #[test]
 fn b9_path_has_a_tap_only_while_a_stream_is_open() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let path = folder.spawn_named("web", "generate rate=2000 | udp | count");
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
+    let path = folder.spawn_named_path("web", "generate rate=2000 | udp | count");
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
     let has_tap = || {
         let threads = fs::read_dir(format!("/proc/{}/task", path.0.id())).unwrap();
         let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
         threads.flatten().any(|thread| name(thread).is_ok_and(|name| name == "tap\n"))
     };
-    run_in(&mounted, "ls -lR web; cat web/generate/stats/blocks");
+    run_in_mount(&mounted, "ls -lR web; cat web/generate/stats/blocks");
     assert!(!has_tap(), "walks open no stream");
     let stream = File::open(mounted.path("web/generate/all")).unwrap();
     assert!(has_tap());
@@ -193,7 +195,7 @@ fn b13_permissions_can_be_reduced_but_not_widened() {
     const ALICE: u32 = 41_031;
     let folder = Folder::accessible_to_all();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &["--all-users"]) else { return };
+    let Some(mounted) = PipesMount::new(&folder, &["--all-users"]) else { return };
     let as_alice = |program: &str, words: &[&str]| {
         let mut command = folder.command_as_user((ALICE, ALICE), Some(program));
         command.args(words).current_dir(&mounted.directory);
@@ -202,7 +204,7 @@ fn b13_permissions_can_be_reduced_but_not_widened() {
     let line = "generate rate=1000 | udp | count";
     let mut run = folder.command_as_user((ALICE, ALICE), None);
     run.args(["run", "-q", "--as", "hers", line]);
-    let _path = common::mounted::ProcessGuard(run.spawn().unwrap());
+    let _path = common::pipes_mount::ProcessGuard(run.spawn().unwrap());
     wait_until("it is shown", || mounted.path("hers/generate").is_dir());
     let succeeds = |script: &str| {
         let output = as_alice("sh", &["-c", script]).output().unwrap();

@@ -6,7 +6,7 @@
 mod common;
 
 use common::Folder;
-use common::mounted::{Mounted, ProcessGuard, run_in, signal, stop};
+use common::pipes_mount::{PipesMount, ProcessGuard, run_in_mount, send_signal, stop_process};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -25,25 +25,25 @@ fn open_for_writing(path: &Path) -> File {
 }
 
 /// Waits until the source of a path has emitted all bytes that programs wrote to it.
-fn wait_until_written_bytes_are_emitted(mounted: &Mounted, source: &str) {
+fn wait_until_written_bytes_are_emitted(mounted: &PipesMount, source: &str) {
     wait_until("all that was written is emitted", || {
-        let written = mounted.number(&format!("{source}/stats/written"));
-        written > 0 && written == mounted.number(&format!("{source}/stats/bytes"))
+        let written = mounted.read_number(&format!("{source}/stats/written"));
+        written > 0 && written == mounted.read_number(&format!("{source}/stats/bytes"))
     });
 }
 
-fn assert_refused(mounted: &Mounted, name: &str, why: &str) {
+fn assert_refused(mounted: &PipesMount, name: &str, why: &str) {
     let opened = OpenOptions::new().write(true).open(mounted.path(name));
     assert!(opened.is_err(), "{name}");
-    assert!(mounted.text(".error").contains(why), "{name}: {}", mounted.text(".error"));
+    assert!(mounted.read_text(".error").contains(why), "{name}: {}", mounted.read_text(".error"));
 }
 
 #[test]
 fn b7_each_open_for_writing_is_a_separate_stream() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let _path = folder.spawn_named("clean", BUFFER_HTTP_REQUEST);
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named_path("clean", BUFFER_HTTP_REQUEST);
     wait_until("it is shown", || mounted.path("clean/buffer:clean/http/get").is_dir());
     let all = mounted.path("clean/buffer:clean/all");
     // Two HTTP requests are written alternately, through separate files. The first line of each is
@@ -55,7 +55,7 @@ fn b7_each_open_for_writing_is_a_separate_stream() {
     other.write_all(b"her HTTP/1.1\r\nContent-Length: 0\r\n\r\n").unwrap();
     drop((one, other));
     // Truncation, append mode and the file offset have no effect.
-    let (_, status) = run_in(
+    let (_, status) = run_in_mount(
         &mounted,
         "printf 'GET /a HTTP/1.1\\r\\n\\r\\n' > clean/buffer:clean/all && \
          printf 'GET /b HTTP/1.1\\r\\n\\r\\n' >> clean/buffer:clean/all && \
@@ -65,8 +65,10 @@ fn b7_each_open_for_writing_is_a_separate_stream() {
     assert_eq!(status, 0);
     let http = "clean/buffer:clean/http";
     // Each HTTP request is two blocks: its description and its bytes.
-    wait_until("4 of get", || mounted.number(&format!("{http}/get/count/stats/blocks")) >= 8);
-    wait_until("1 of post", || mounted.number(&format!("{http}/post/count/stats/blocks")) >= 2);
+    wait_until("4 of get", || mounted.read_number(&format!("{http}/get/count/stats/blocks")) >= 8);
+    wait_until("1 of post", || {
+        mounted.read_number(&format!("{http}/post/count/stats/blocks")) >= 2
+    });
     wait_until_written_bytes_are_emitted(&mounted, "clean/buffer:clean");
     assert!(fs::read_dir(mounted.path(&format!("{http}/stats/dropped"))).unwrap().next().is_none());
 }
@@ -75,7 +77,7 @@ fn b7_each_open_for_writing_is_a_separate_stream() {
 fn b7_killed_writer_leaves_an_incomplete_message() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
     let path = spawn_path_with_report(&folder, "cut", "buffer cut link=stream | http | count");
     wait_until("it is shown", || mounted.path("cut/buffer:cut/http").is_dir());
     let mut cat = Command::new("cat");
@@ -86,11 +88,11 @@ fn b7_killed_writer_leaves_an_incomplete_message() {
     let head = b"POST /cut HTTP/1.1\r\nContent-Length: 1000\r\n\r\nonly the beginning";
     let mut input = killed.0.stdin.take().unwrap();
     input.write_all(head).unwrap();
-    let written = || mounted.number("cut/buffer:cut/stats/bytes");
+    let written = || mounted.read_number("cut/buffer:cut/stats/bytes");
     wait_until("it is emitted", || written() == head.len() as u64);
     killed.0.kill().unwrap();
     // Two blocks follow the bytes: the ends of both directions.
-    let blocks = || mounted.number("cut/buffer:cut/stats/blocks");
+    let blocks = || mounted.read_number("cut/buffer:cut/stats/blocks");
     wait_until("the session ends", || blocks() >= 3);
     wait_until_written_bytes_are_emitted(&mounted, "cut/buffer:cut");
     let report = stop_and_read_report(&folder, "cut", path);
@@ -100,7 +102,7 @@ fn b7_killed_writer_leaves_an_incomplete_message() {
 /// Starts a path, and captures its output and report for [`stop_and_read_report`]. Waits until the
 /// path is listed.
 fn spawn_path_with_report(folder: &Folder, name: &str, line: &str) -> Child {
-    let mut command = folder.streamline(&["run", "-s", "--as", name, line]);
+    let mut command = folder.streamline_command(&["run", "-s", "--as", name, line]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let path = command.spawn().unwrap();
     folder.wait_until_listed(name);
@@ -121,8 +123,8 @@ fn stop_and_read_report(folder: &Folder, name: &str, path: Child) -> String {
 fn b7_slow_path_makes_writers_wait_and_a_signal_ends_the_wait() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let path = folder.spawn_named("slow", "buffer slow link=none | count");
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
+    let path = folder.spawn_named_path("slow", "buffer slow link=none | count");
     wait_until("it is shown", || mounted.path("slow/buffer:slow").is_dir());
     let process = path.0.id();
     let all = mounted.path("slow/buffer:slow/all");
@@ -133,7 +135,7 @@ fn b7_slow_path_makes_writers_wait_and_a_signal_ends_the_wait() {
     blocking.current_dir(&mounted.directory).stderr(Stdio::null());
     // The process of the path is stopped, so the writer fills its socket.
     let _quiet = open_for_writing(&all);
-    stop(process);
+    stop_process(process);
     let piece = [0u8; 100_000];
     let mut written = 0;
     let full = loop {
@@ -155,22 +157,22 @@ print(len(poll.poll(0)), len(poll.poll(30000)), file=sys.stderr)";
         let mut waiting = ProcessGuard(waiting.stderr(Stdio::piped()).spawn().unwrap());
         let waits = || is_blocked_in_kernel_function(waiting.0.id(), "poll");
         wait_until("it polls", waits);
-        signal("-CONT", process);
+        send_signal("-CONT", process);
         let mut polled = String::new();
         waiting.0.stderr.take().unwrap().read_to_string(&mut polled).unwrap();
         assert_eq!(polled.trim(), "0 1");
     } else {
-        signal("-CONT", process);
+        send_signal("-CONT", process);
     }
-    wait_until("it is emitted", || mounted.number("slow/buffer:slow/stats/bytes") == written);
+    wait_until("it is emitted", || mounted.read_number("slow/buffer:slow/stats/bytes") == written);
     // A signal ends a blocked write.
     let mut blocked = ProcessGuard(blocking.spawn().unwrap());
-    wait_until("it writes", || mounted.number("slow/buffer:slow/stats/bytes") > written);
-    stop(process);
+    wait_until("it writes", || mounted.read_number("slow/buffer:slow/stats/bytes") > written);
+    stop_process(process);
     wait_until("it waits", || is_blocked_in_kernel_function(blocked.0.id(), "fuse"));
-    signal("-TERM", blocked.0.id());
+    send_signal("-TERM", blocked.0.id());
     wait_until("the signal ends it", || blocked.0.try_wait().unwrap().is_some());
-    signal("-CONT", process);
+    send_signal("-CONT", process);
     wait_until_written_bytes_are_emitted(&mounted, "slow/buffer:slow");
 }
 
@@ -187,7 +189,7 @@ fn is_blocked_in_kernel_function(process: u32, name: &str) -> bool {
 fn b7_writers_fail_with_a_reason_when_the_path_ends() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
     let path = spawn_path_with_report(&folder, "over", "buffer over link=none | count");
     wait_until("it is shown", || mounted.path("over/buffer:over").is_dir());
     let mut open = open_for_writing(&mounted.path("over/buffer:over/all"));
@@ -197,20 +199,24 @@ fn b7_writers_fail_with_a_reason_when_the_path_ends() {
     assert!(report.contains("1 block"), "{report}");
     let why = open.write_all(b"refused").unwrap_err();
     assert_eq!(why.kind(), ErrorKind::BrokenPipe);
-    assert!(mounted.text(".error").contains("the path has ended"), "{}", mounted.text(".error"));
+    assert!(
+        mounted.read_text(".error").contains("the path has ended"),
+        "{}",
+        mounted.read_text(".error")
+    );
 }
 
 #[test]
 fn b7_killed_server_ends_sessions_but_not_the_path() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::without_server(&folder) else { return };
-    let _path = folder.spawn_named("served", "buffer served link=stream | http | count");
+    let Some(mounted) = PipesMount::new_unmounted(&folder) else { return };
+    let _path = folder.spawn_named_path("served", "buffer served link=stream | http | count");
     for round in 1..4 {
-        let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
+        let mut server = folder.streamline_command(&["mount", "--foreground", "pipes"]);
         let mut server = ProcessGuard(server.stderr(Stdio::null()).spawn().unwrap());
         wait_until("it is mounted", || mounted.path("served/buffer:served/http").is_dir());
-        let blocks = || mounted.number("served/buffer:served/stats/blocks");
+        let blocks = || mounted.read_number("served/buffer:served/stats/blocks");
         let before = blocks();
         let mut open = open_for_writing(&mounted.path("served/buffer:served/all"));
         open.write_all(b"GET / HTTP/1.1\r\nHost: ").unwrap();
@@ -233,20 +239,20 @@ fn b7_killed_server_ends_sessions_but_not_the_path() {
 fn b7_written_capture_yields_frames_or_a_reason() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let _path = folder.spawn_named("web", "buffer web | tcp | http |get count");
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named_path("web", "buffer web | tcp | http |get count");
     wait_until("it is shown", || mounted.path("web/buffer:web/tcp/http").is_dir());
     let capture = folder.path().join("examples/web.pcap");
     let (_, status) =
-        run_in(&mounted, &format!("cat {} > web/buffer:web/all.pcap", capture.display()));
+        run_in_mount(&mounted, &format!("cat {} > web/buffer:web/all.pcap", capture.display()));
     assert_eq!(status, 0);
     wait_until("requests come", || {
-        mounted.number("web/buffer:web/tcp/http/get/count/stats/blocks") > 0
+        mounted.read_number("web/buffer:web/tcp/http/get/count/stats/blocks") > 0
     });
     let mut damaged = open_for_writing(&mounted.path("web/buffer:web/all.pcap"));
     damaged.write_all(b"this is no capture").unwrap();
     wait_until("it is refused", || damaged.write_all(b"more").is_err());
-    assert!(mounted.text(".error").contains("capture"), "{}", mounted.text(".error"));
+    assert!(mounted.read_text(".error").contains("capture"), "{}", mounted.read_text(".error"));
     let lost = mounted.path("web/buffer:web/stats/dropped/unreadable");
     wait_until("the loss is counted", || fs::read_to_string(&lost).is_ok_and(|it| it != "0\n"));
     assert_refused(&mounted, "web/buffer:web/all", "write a capture to all.pcap");
@@ -259,42 +265,44 @@ fn b7_written_capture_yields_frames_or_a_reason() {
 fn b7_written_blocks_count_as_output_of_the_filter() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let _path =
-        folder.spawn_named("web", "generate rate=1000 | tcp | http | (|get count + |post count)");
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
+    let _path = folder
+        .spawn_named_path("web", "generate rate=1000 | tcp | http | (|get count + |post count)");
     wait_until("it is shown", || mounted.path("web/generate/tcp/http").is_dir());
     let (_, status) =
-        run_in(&mounted, "printf 'GET / HTTP/1.1\\r\\n\\r\\n' > web/generate/tcp/all");
-    assert_eq!(status, 0, "{}", mounted.text(".error"));
-    wait_until("a request", || mounted.number("web/generate/tcp/http/get/count/stats/blocks") >= 2);
-    assert_eq!(mounted.number("web/generate/tcp/stats/written"), 18);
+        run_in_mount(&mounted, "printf 'GET / HTTP/1.1\\r\\n\\r\\n' > web/generate/tcp/all");
+    assert_eq!(status, 0, "{}", mounted.read_text(".error"));
+    wait_until("a request", || {
+        mounted.read_number("web/generate/tcp/http/get/count/stats/blocks") >= 2
+    });
+    assert_eq!(mounted.read_number("web/generate/tcp/stats/written"), 18);
 }
 
 #[test]
 fn b7_argument_is_changed_when_the_write_returns() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let _path = folder.spawn_named("web", "generate rate=1000 | ratelimit 500 | udp | count");
+    let Some(mounted) = PipesMount::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named_path("web", "generate rate=1000 | ratelimit 500 | udp | count");
     let at = |name: &str| format!("web/generate/{name}");
     wait_until("it is shown", || mounted.path(&at("ratelimit:500")).is_dir());
-    assert_eq!(mounted.text(&at("ratelimit:500/config/burst")), "1\n");
+    assert_eq!(mounted.read_text(&at("ratelimit:500/config/burst")), "1\n");
     let write = |name: &str, value: &str| fs::write(mounted.path(&at(name)), value);
     write("ratelimit:500/config/burst", "7\n").unwrap();
-    assert_eq!(mounted.text(&at("ratelimit:500/config/burst")), "7\n");
+    assert_eq!(mounted.read_text(&at("ratelimit:500/config/burst")), "7\n");
     // The rate is part of the directory's name, so the directory gets a new name.
-    let (_, status) = run_in(&mounted, "printf 100 > web/generate/ratelimit:500/config/rate");
-    assert_eq!(status, 0, "{}", mounted.text(".error"));
-    assert_eq!(mounted.text(&at("ratelimit:100/config/rate")), "100\n");
+    let (_, status) = run_in_mount(&mounted, "printf 100 > web/generate/ratelimit:500/config/rate");
+    assert_eq!(status, 0, "{}", mounted.read_text(".error"));
+    assert_eq!(mounted.read_text(&at("ratelimit:100/config/rate")), "100\n");
     assert!(
-        mounted.text("web/request").contains("ratelimit 100"),
+        mounted.read_text("web/request").contains("ratelimit 100"),
         "{}",
-        mounted.text("web/request")
+        mounted.read_text("web/request")
     );
     for (value, why) in [("many", "many"), ("1\n2\n", "one value"), ("", "")] {
         let refused = write("ratelimit:100/config/rate", value);
         assert!(refused.is_err() || value.is_empty(), "{value}");
-        let error = mounted.text(".error");
+        let error = mounted.read_text(".error");
         assert!(error.contains(why), "{error}");
     }
     let truncate =
@@ -304,14 +312,15 @@ fn b7_argument_is_changed_when_the_write_returns() {
         truncate("ratelimit:100/config/burst", 5).unwrap_err().kind(),
         ErrorKind::InvalidInput
     );
-    assert!(mounted.text(".error").contains("a length cannot be set"));
-    assert_eq!(mounted.text(&at("ratelimit:100/config/burst")), "7\n");
+    assert!(mounted.read_text(".error").contains("a length cannot be set"));
+    assert_eq!(mounted.read_text(&at("ratelimit:100/config/burst")), "7\n");
     if need::require_command("truncate").is_some() {
-        let (_, status) = run_in(&mounted, "truncate -s 0 web/generate/config/rate 2>/dev/null");
+        let (_, status) =
+            run_in_mount(&mounted, "truncate -s 0 web/generate/config/rate 2>/dev/null");
         assert_eq!(status, 1, "it cannot be written");
     }
     let fixed = write("config/rate", "5").unwrap_err();
     assert_eq!(fixed.kind(), ErrorKind::PermissionDenied);
-    assert!(mounted.text(".error").contains("is fixed while the filter runs"));
-    assert_eq!(mounted.text(&at("ratelimit:100/config/rate")), "100\n");
+    assert!(mounted.read_text(".error").contains("is fixed while the filter runs"));
+    assert_eq!(mounted.read_text(&at("ratelimit:100/config/rate")), "100\n");
 }

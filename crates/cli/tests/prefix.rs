@@ -4,10 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
-#[path = "prefix/processes.rs"]
-mod processes;
+#[path = "prefix/prefix_processes.rs"]
+mod prefix_processes;
 
-use common::{CommandResult, Folder, Guard};
+use common::{ChildGuard, CommandResult, Folder};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -26,7 +26,7 @@ const PREFIX: &str = "rx server0 both=yes | tcp";
 struct PrefixFixture {
     pair: NamespacePair,
     folder: Folder,
-    daemon: Option<Guard>,
+    daemon: Option<ChildGuard>,
     server: Option<JoinHandle<()>>,
     ended: Arc<AtomicBool>,
 }
@@ -52,7 +52,7 @@ impl PrefixFixture {
         let mut daemon =
             site.command(&["daemon", "--socket", site.daemon_directory().to_str().unwrap()]);
         let silent = daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        site.daemon = Some(Guard(silent.spawn().unwrap()));
+        site.daemon = Some(ChildGuard(silent.spawn().unwrap()));
         wait_until("a daemon answers", || site.run(&["ps"]).status == Some(0));
         Some(site)
     }

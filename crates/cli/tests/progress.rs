@@ -15,7 +15,7 @@ const ERASE_LINE: &str = "\r\x1b[K";
 
 /// Runs a shell command on a terminal. Returns its output.
 fn run_on_terminal(script: &Path, folder: &Folder, typed: &str) -> String {
-    let mut command = folder.shell("exec \"$@\"");
+    let mut command = folder.shell_command("exec \"$@\"");
     command.arg("sh").arg(script).args(["-qec", typed, "/dev/null"]);
     command.env("TERM", "xterm").stdin(Stdio::null());
     let ran = CommandResult::from(command.output().unwrap());
@@ -46,7 +46,7 @@ fn assert_status_line_interval(lines: &[&str], every: f64) {
 /// Calls `run` with a running time of `ms` milliseconds, and returns the output. While `enough`
 /// returns false for the output, repeats the call with twice the time, up to 16 times `ms`, because
 /// a busy machine may need more time.
-fn rerun_longer_until(
+fn rerun_until_output_suffices(
     ms: u32,
     run: impl Fn(u32) -> String,
     enough: impl Fn(&str) -> bool,
@@ -70,7 +70,7 @@ fn terminal_progress_line_is_erased_at_the_end() {
         let typed = format!("streamline '{line}' --for {ms}ms --progress 200ms");
         run_on_terminal(&script, &folder, &typed)
     };
-    let output = rerun_longer_until(700, run, |output| !status_lines(output).is_empty());
+    let output = rerun_until_output_suffices(700, run, |output| !status_lines(output).is_empty());
     let lines = status_lines(&output);
     assert_status_line_interval(&lines, 0.2);
     for line in &lines {
@@ -93,7 +93,7 @@ fn progress_line_is_erased_before_other_output() {
             format!("streamline 'generate rate=20000 | count' --for {ms}ms --progress 200ms");
         run_on_terminal(&script, &folder, &typed)
     };
-    let output = rerun_longer_until(500, run, |output| !status_lines(output).is_empty());
+    let output = rerun_until_output_suffices(500, run, |output| !status_lines(output).is_empty());
     // The report of `count` is printed to the same terminal, and must be on a separate line.
     let (_, end) = output.rsplit_once(ERASE_LINE).unwrap();
     assert_eq!(end.lines().count(), 2, "{output:?}");
@@ -124,7 +124,7 @@ fn progress_appears_only_on_a_free_foreground_terminal() {
                     run_on_terminal(script, &folder, &typed)
                 };
                 // The running time suffices for one progress line, which appears after 1 s.
-                let output = rerun_longer_until(1500, run, |output| {
+                let output = rerun_until_output_suffices(1500, run, |output| {
                     status_lines(output).is_empty() != is_visible
                 });
                 assert_status_line_interval(&status_lines(&output), 1.0);
@@ -143,7 +143,7 @@ fn progress_on_request_prints_lines_to_a_file() {
         let time = format!("{ms}ms");
         folder.run(&[&words[..3], &[&time, "--progress", "200ms"]].concat()).err
     };
-    let stderr = rerun_longer_until(700, run, |stderr| stderr.lines().count() > 1);
+    let stderr = rerun_until_output_suffices(700, run, |stderr| stderr.lines().count() > 1);
     let lines: Vec<&str> = stderr.lines().collect();
     assert_status_line_interval(&lines[..lines.len() - 1], 0.2);
     assert!(!stderr.contains(['\r', '\x1b']), "{stderr}");
@@ -159,7 +159,7 @@ fn paced_replay_shows_no_estimate_from_its_file() {
         let (time, line) = (format!("{ms}ms"), "replay examples/web.pcap speed=0.01 | discard");
         folder.run(&["run", line, "--for", &time, "--progress", "200ms"]).err
     };
-    let stderr = rerun_longer_until(700, run, |stderr| stderr.lines().count() > 1);
+    let stderr = rerun_until_output_suffices(700, run, |stderr| stderr.lines().count() > 1);
     assert!(!stderr.contains('%') && !stderr.contains("left"), "{stderr}");
 }
 

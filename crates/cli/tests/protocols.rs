@@ -6,7 +6,7 @@ mod common;
 
 use common::{CommandResult, Folder};
 use serde_json::Value;
-use testkit::traffic::Script;
+use testkit::traffic::ConnectionScript;
 use testkit::traffic::Side::{Client, Server};
 
 const GET_REQUEST: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -17,11 +17,15 @@ const TCP_MD5_OPTION: [u8; 18] = [19, 18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
 
 /// Runs a request on the capture of a connection, and asserts that its ledger balances. Returns the
 /// output lines and the report.
-fn run_over(folder: &Folder, script: &Script, rest: &str) -> (Vec<String>, Value) {
-    std::fs::write(folder.path().join("c.pcap"), script.clone().capture().to_pcap()).unwrap();
+fn run_over_connection(
+    folder: &Folder,
+    script: &ConnectionScript,
+    rest: &str,
+) -> (Vec<String>, Value) {
+    std::fs::write(folder.path().join("c.pcap"), script.clone().into_capture().to_pcap()).unwrap();
     let line = format!("replay c.pcap | tcp {rest}");
     let words = ["run", "--json", "--report=report", &line];
-    let ran = CommandResult::from(folder.streamline(&words).output().unwrap());
+    let ran = CommandResult::from(folder.streamline_command(&words).output().unwrap());
     assert_eq!(ran.status, Some(0), "{line}: {}", ran.err);
     let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
     assert_eq!(report["balanced"], true);
@@ -29,8 +33,12 @@ fn run_over(folder: &Folder, script: &Script, rest: &str) -> (Vec<String>, Value
     (ran.out.lines().map(str::to_owned).collect(), report)
 }
 
-fn run_and_parse_json_objects(folder: &Folder, script: &Script, rest: &str) -> Vec<Value> {
-    let (lines, _) = run_over(folder, script, rest);
+fn run_and_parse_json_objects(
+    folder: &Folder,
+    script: &ConnectionScript,
+    rest: &str,
+) -> Vec<Value> {
+    let (lines, _) = run_over_connection(folder, script, rest);
     lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -57,9 +65,10 @@ fn folded_header_line_smuggles_no_request() {
         ),
     ] {
         let text = format!("POST /post HTTP/1.1\r\nHost: h\r\n{fields}\r\n{body}{hidden}");
-        let whole = Script::with_handshake().send_data(Client, text.as_bytes());
+        let whole = ConnectionScript::with_handshake().send_data(Client, text.as_bytes());
         let (one, other) = text.as_bytes().split_at(text.find("Foo").unwrap() + 6);
-        let cut = Script::with_handshake().send_data(Client, one).send_data(Client, other);
+        let cut =
+            ConnectionScript::with_handshake().send_data(Client, one).send_data(Client, other);
         for script in [whole, cut] {
             let script = script.close_direction(Client).close_direction(Server);
             let requests = run_and_parse_json_objects(&folder, &script, "| http |request json");
@@ -72,9 +81,12 @@ fn folded_header_line_smuggles_no_request() {
 #[test]
 fn reset_ignored_by_the_receiver_hides_nothing() {
     let folder = Folder::new();
-    let begun =
-        || Script::with_handshake().send_data(Client, GET_REQUEST).send_data(Server, OK_RESPONSE);
-    let goes_on = |script: Script| {
+    let begun = || {
+        ConnectionScript::with_handshake()
+            .send_data(Client, GET_REQUEST)
+            .send_data(Server, OK_RESPONSE)
+    };
+    let goes_on = |script: ConnectionScript| {
         script
             .send_data(Client, GET_REQUEST)
             .send_data(Server, OK_RESPONSE)
@@ -89,7 +101,7 @@ fn reset_ignored_by_the_receiver_hides_nothing() {
         (begun().send_reset(Server, &[]).send_reset(Client, &[]), "resets taken back"),
         (begun().send_reset(Client, &[]).advance_clock(5_000), "resets taken back"),
     ] {
-        let (lines, report) = run_over(&folder, &goes_on(resets), log);
+        let (lines, report) = run_over_connection(&folder, &goes_on(resets), log);
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(lines.iter().all(|line| line.contains("\"GET /a HTTP/1.1\" 200 ")), "{lines:?}");
         assert_eq!(filter_counter(&report, "tcp", counter), 1, "{counter}");
@@ -102,14 +114,14 @@ fn stray_bytes_after_a_post_do_not_hide_its_response() {
     let post = b"POST /form HTTP/1.1\r\nHost: h\r\n\r\n";
     for stray in [&b"name=value"[..], b"name=value\r\n", b"\x00\n\x01\n", b"a b c\r\n\r\n"] {
         for script in [
-            Script::with_handshake().send_data(Client, post).send_data(Client, stray),
-            Script::with_handshake().send_data(Client, &[post, stray].concat()),
+            ConnectionScript::with_handshake().send_data(Client, post).send_data(Client, stray),
+            ConnectionScript::with_handshake().send_data(Client, &[post, stray].concat()),
         ] {
             let script = script
                 .send_data(Server, OK_RESPONSE)
                 .close_direction(Server)
                 .close_direction(Client);
-            let (lines, _) = run_over(&folder, &script, "| http |exchange weblog");
+            let (lines, _) = run_over_connection(&folder, &script, "| http |exchange weblog");
             assert_eq!(lines.len(), 1, "{stray:?}: {lines:?}");
             assert!(lines[0].contains("\"POST /form HTTP/1.1\" 200 "), "{stray:?}: {lines:?}");
         }
@@ -120,7 +132,7 @@ fn stray_bytes_after_a_post_do_not_hide_its_response() {
 fn only_a_fin_completes_a_body_without_length() {
     let folder = Folder::new();
     let open = || {
-        Script::with_handshake()
+        ConnectionScript::with_handshake()
             .send_data(Client, GET_REQUEST)
             .send_data(Server, RESPONSE_WITHOUT_CONTENT_LENGTH)
     };
@@ -136,7 +148,7 @@ fn only_a_fin_completes_a_body_without_length() {
     {
         for (rest, part) in [("| http emit=body |response files", "b"), ("| files", "s")] {
             let name = format!("{part}{number}");
-            run_over(&folder, &script, &format!("{rest} {name}"));
+            run_over_connection(&folder, &script, &format!("{rest} {name}"));
             let index = folder.read(&format!("{name}/index.jsonl"));
             let lines: Vec<Value> =
                 index.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -152,7 +164,7 @@ fn only_a_fin_completes_a_body_without_length() {
 #[test]
 fn truncated_http_head_is_reported() {
     let folder = Folder::new();
-    let script = Script::with_handshake()
+    let script = ConnectionScript::with_handshake()
         .send_data(Client, &GET_REQUEST[..GET_REQUEST.len() - 2])
         .close_direction(Client)
         .close_direction(Server);

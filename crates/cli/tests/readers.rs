@@ -25,7 +25,7 @@ fn create_captures_with_modes() -> Folder {
         ("secret.pcap", ALICE, 0o600),
     ] {
         let file = folder.path().join(name);
-        fs::write(&file, fs::read(common::examples().join("web.pcap")).unwrap()).unwrap();
+        fs::write(&file, fs::read(common::examples_directory().join("web.pcap")).unwrap()).unwrap();
         chown(&file, Some(ALICE), Some(group)).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
     }

@@ -114,7 +114,8 @@ fn v3_v10_changes_of_a_recorded_path_are_replayed() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
     let line = "generate seq=yes rate=1000 | count";
-    let mut path = folder.spawn_silent(&["run", "--as", "kept", "-q", "--record=r.pcapng", line]);
+    let mut path =
+        folder.spawn_without_output(&["run", "--as", "kept", "-q", "--record=r.pcapng", line]);
     folder.wait_until_listed("kept");
     let set = |words: &[&str]| folder.run(&[&["set", "kept"], words].concat());
     let kernel = set(&["move", "count", "kernel"]);

@@ -12,7 +12,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 use testkit::need;
 
-const REPLAY_WEB: &str = "replay examples/web.pcap";
+const REPLAY_WEB_REQUEST: &str = "replay examples/web.pcap";
 
 /// A mounted file system of 64 KB, which is unmounted on drop.
 struct SmallFileSystem(std::path::PathBuf);
@@ -67,8 +67,8 @@ fn full_disk_is_reported_with_file_and_loss() {
 fn full_device_is_reported_by_every_sink() {
     let folder = Folder::new();
     for sink in ["json", "print", "pcap -"] {
-        let line = format!("streamline run -q '{REPLAY_WEB} | {sink}' > /dev/full");
-        let ran = CommandResult::from(folder.shell(&line).output().unwrap());
+        let line = format!("streamline run -q '{REPLAY_WEB_REQUEST} | {sink}' > /dev/full");
+        let ran = CommandResult::from(folder.shell_command(&line).output().unwrap());
         assert_eq!(ran.status, Some(1), "{sink}");
         let message = "cannot write standard output: no space left on device; free space there";
         assert!(ran.err.contains(message), "{sink}: {}", ran.err);
@@ -85,8 +85,8 @@ fn failure_of_a_pipeline_is_reported_while_others_continue() {
         ("exec \"cat >/dev/null; exit 7\"", "ended with status 7"),
     ] {
         // The first pipeline continues until the request is stopped.
-        let line = format!("exec \"exec sleep 1000\" | discard ; {REPLAY_WEB} | {end}");
-        let mut command = folder.streamline(&["run", "-q", &line]);
+        let line = format!("exec \"exec sleep 1000\" | discard ; {REPLAY_WEB_REQUEST} | {end}");
+        let mut command = folder.streamline_command(&["run", "-q", &line]);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let first = lines.next().unwrap().unwrap();
@@ -111,7 +111,7 @@ fn run_unprivileged(folder: &Folder, line: &str) -> Option<CommandResult> {
     // The shell copies the program. If this process copied it, the copy might still be open for
     // writing in a child of another test, so that it could not be executed (ETXTBSY).
     let copied = format!("test -e streamline || cp '{}' .", env!("CARGO_BIN_EXE_streamline"));
-    assert!(folder.shell(&copied).status().unwrap().success());
+    assert!(folder.shell_command(&copied).status().unwrap().success());
     let output = Command::new(setpriv)
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "./streamline", "run", line])
         .current_dir(folder.path())
@@ -164,8 +164,11 @@ fn closed_reader_causes_no_error_message() {
     let folder = Folder::new();
     for sink in ["json", "print payload=hex", "pcap -"] {
         let script = format!("{{ streamline 'generate | {sink}'; echo $? >&2; }} | head -c 100");
-        let ran =
-            folder.shell(&format!("{script} | wc -c")).output().map(CommandResult::from).unwrap();
+        let ran = folder
+            .shell_command(&format!("{script} | wc -c"))
+            .output()
+            .map(CommandResult::from)
+            .unwrap();
         assert_eq!((ran.out.trim(), ran.err.as_str()), ("100", "141\n"), "{sink}");
     }
 }
@@ -178,7 +181,7 @@ fn directory_link_is_followed_and_dangling_link_reported() {
     symlink("real", path("link")).unwrap();
     symlink("nowhere", path("dangling")).unwrap();
     symlink("loop", path("loop")).unwrap();
-    let ran = folder.run(&["run", &format!("{REPLAY_WEB} | udp | files link")]);
+    let ran = folder.run(&["run", &format!("{REPLAY_WEB_REQUEST} | udp | files link")]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     assert!(path("real/index.jsonl").is_file());
     for (name, status, message, hint) in [
@@ -191,7 +194,7 @@ fn directory_link_is_followed_and_dangling_link_reported() {
         ("loop", 1, "cannot open loop: too many levels of symbolic links", ""),
     ] {
         for sink in [format!("files {name}"), format!("pcap {name} per=connection")] {
-            let ran = folder.run(&["run", &format!("{REPLAY_WEB} | {sink}")]);
+            let ran = folder.run(&["run", &format!("{REPLAY_WEB_REQUEST} | {sink}")]);
             assert_eq!(ran.status, Some(status), "{sink}: {}", ran.err);
             assert!(ran.err.contains(message) && ran.err.contains(hint), "{sink}: {}", ran.err);
         }
@@ -202,7 +205,7 @@ fn directory_link_is_followed_and_dangling_link_reported() {
 #[test]
 fn h10_connection_captures_equal_those_of_tcpdump() {
     let folder = Folder::new();
-    let ran = folder.run(&["run", &format!("{REPLAY_WEB} | pcap split per=connection")]);
+    let ran = folder.run(&["run", &format!("{REPLAY_WEB_REQUEST} | pcap split per=connection")]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let Some(tcpdump) = need::require_command("tcpdump") else { return };
     let frames = |file: &str, filter: &str| {

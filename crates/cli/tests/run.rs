@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Folder, examples};
+use common::{Folder, examples_directory};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -156,17 +156,17 @@ fn run_ends_after_count_or_time() {
 fn closed_output_causes_no_error_message() {
     let folder = Folder::new();
     let script = "streamline 'generate | print' | head -n 3";
-    let ran = common::CommandResult::from(folder.shell(script).output().unwrap());
+    let ran = common::CommandResult::from(folder.shell_command(script).output().unwrap());
     assert_eq!((ran.out.lines().count(), ran.err.as_str()), (3, ""));
     let script = "{ streamline 'generate | print'; echo $? >&2; } | head -n 1";
-    let ran = common::CommandResult::from(folder.shell(script).output().unwrap());
+    let ran = common::CommandResult::from(folder.shell_command(script).output().unwrap());
     assert_eq!(ran.err, "141\n");
     for words in [&["filters"][..], &["examples"], &["explain", "generate | print"]] {
         // The reader of the pipe is closed before the command starts.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         testkit::wait_until_closed(&writer);
-        let ran = folder.streamline(words).stdout(writer).output().unwrap();
+        let ran = folder.streamline_command(words).stdout(writer).output().unwrap();
         assert_eq!((ran.status.code(), ran.stderr.as_slice()), (Some(141), &b""[..]), "{words:?}");
     }
 }
@@ -175,7 +175,7 @@ fn closed_output_causes_no_error_message() {
 fn every_example_runs_and_balances() {
     let folder = Folder::new();
     let mut found = 0;
-    for entry in fs::read_dir(examples()).unwrap() {
+    for entry in fs::read_dir(examples_directory()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|extension| extension != "pipe") {
             continue;
@@ -218,7 +218,7 @@ fn panic_ends_only_its_path_and_saves_a_capture() {
     assert_eq!(mode & 0o777, 0o600);
     let command = rest.lines().next().unwrap();
     assert!(command.contains(path), "{command}");
-    let again = common::CommandResult::from(folder.shell(command).output().unwrap());
+    let again = common::CommandResult::from(folder.shell_command(command).output().unwrap());
     assert_eq!(again.status, Some(1));
     assert!(again.err.contains("`panics` has a bug"), "{}", again.err);
     let json = folder.run(&["run", "--json", "--report=report", line]);
@@ -236,7 +236,7 @@ fn unbalanced_ledger_is_a_failure() {
         [("call", "replay examples/web.pcap | count | discard"), ("back edge", cycle)]
     {
         let folder = Folder::new();
-        let mut command = folder.streamline(&["run", "--json", "--report=report", line]);
+        let mut command = folder.streamline_command(&["run", "--json", "--report=report", line]);
         let ran =
             common::CommandResult::from(command.env("STREAMLINE_LOSE", kind).output().unwrap());
         assert_eq!(ran.status, Some(1), "{kind}");

@@ -69,11 +69,12 @@ fn outputs_about_paths_fit_their_schemas() {
         ("d", "generate rate=1000 | user zz"),
         ("f", "(generate rate=1000 + buffer yy) | freeze f.pcap"),
     ];
-    let _paths = lines.map(|(name, line)| folder.spawn_named(name, line));
+    let _paths = lines.map(|(name, line)| folder.spawn_named_path(name, line));
     // The filters of this path run in a kernel program, so the path starts only if this user may
     // load programs.
     let has_kernel = need::require_bpf().is_some();
-    let _kernel = has_kernel.then(|| folder.spawn_named("e", "rx lo | bpf \"udp\" | pcap e.pcap"));
+    let _kernel =
+        has_kernel.then(|| folder.spawn_named_path("e", "rx lo | bpf \"udp\" | pcap e.pcap"));
     wait_until("the state is published", || folder.run(&["state"]).out.contains("ports"));
     let out = |words: &[&str]| {
         let ran = folder.run(words);

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Folder, Guard};
+use common::{ChildGuard, Folder};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -181,10 +181,11 @@ fn a14_v3_v10_inserted_session_filter_replays_identically() {
     let _daemon = folder.start_daemon();
     let line = "generate rate=1000 size=60 flows=5 | (udp + inspect) | json";
     let out = || fs::read_to_string(folder.path().join("out")).unwrap_or_default();
-    let mut path = folder.streamline(&["run", "--as", "two", "-q", "--record=r.pcapng", line]);
+    let mut path =
+        folder.streamline_command(&["run", "--as", "two", "-q", "--record=r.pcapng", line]);
     let path =
         path.stdin(Stdio::null()).stdout(fs::File::create(folder.path().join("out")).unwrap());
-    let mut path = Guard(path.stderr(Stdio::null()).spawn().unwrap());
+    let mut path = ChildGuard(path.stderr(Stdio::null()).spawn().unwrap());
     folder.wait_until_listed("two");
     wait_until("all flows have come", || out().lines().count() > 100);
     let done = folder.run(&["set", "two", "replace", "inspect", "with", "udp"]);

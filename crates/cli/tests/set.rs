@@ -13,7 +13,7 @@ use std::process::{Child, Stdio};
 fn start_named_path(folder: &Folder, name: &str, line: &str) -> Child {
     let (report, name_option) = (format!("--report={name}.json"), format!("--as={name}"));
     let words = ["run", "-q", "--json", &report, &name_option, line];
-    let mut command = folder.streamline(&words);
+    let mut command = folder.streamline_command(&words);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     folder.wait_until_listed(name);
@@ -35,7 +35,7 @@ fn stop_named_path(folder: &Folder, name: &str, child: Child) -> Value {
 /// lists the path.
 fn start_path(folder: &Folder, words: &[&str]) -> Child {
     let words = [&["run", "-q", "--json", "--report=report", "--as=web"], words].concat();
-    let mut command = folder.streamline(&words);
+    let mut command = folder.streamline_command(&words);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     folder.wait_until_listed("web");

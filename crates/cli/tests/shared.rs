@@ -5,9 +5,9 @@
 
 mod common;
 
-use common::{CommandResult, Folder, Guard};
+use common::{ChildGuard, CommandResult, Folder};
 use member::client::Client;
-use member::protocol::{Register, RegisteredPath as Listed};
+use member::protocol::{RegisterParameters, RegisteredPath as Listed};
 use member::varlink::Call;
 use serde_json::Value;
 use std::fs;
@@ -85,7 +85,7 @@ impl Fixture {
     }
 
     /// Starts a path in the background as a user, and returns its number.
-    fn start(&self, uid: u32, name: &str) -> u32 {
+    fn start_path(&self, uid: u32, name: &str) -> u32 {
         let ran = self.run(uid, &["start", name, COUNT_REQUEST]);
         assert_eq!(ran.status, Some(0), "{ran:?}");
         ran.out.trim().parse().unwrap()
@@ -165,14 +165,14 @@ fn p1_paths_are_controlled_by_their_owner_only() {
     assert_eq!(no_daemon.status, Some(3), "{no_daemon:?}");
     assert!(no_daemon.err.contains("streamline daemon --user"), "{no_daemon:?}");
     let daemon = fixture.start_daemon();
-    let number = fixture.start(ALICE, "web");
+    let number = fixture.start_path(ALICE, "web");
     let taken = fixture.run(ALICE, &["start", "web", COUNT_REQUEST]);
     assert_eq!(taken.status, Some(1), "{taken:?}");
     assert!(taken.err.contains(" already has the name `web`"), "{taken:?}");
     let wrong = fixture.run(ALICE, &["start", "x", "nonsense | count"]);
     assert_eq!(wrong.status, Some(2), "{wrong:?}");
     assert!(wrong.err.contains("no filter is called `nonsense`"), "{wrong:?}");
-    assert!(fixture.start(BOB, "web") != number, "names are each user's own");
+    assert!(fixture.start_path(BOB, "web") != number, "names are each user's own");
     for name in ["../../../elsewhere", "12", "-x", ""] {
         let wrong = fixture.run(ALICE, &["start", &format!("--as={name}"), COUNT_REQUEST]);
         assert_eq!(wrong.status, Some(2), "{name}: {wrong:?}");
@@ -228,7 +228,7 @@ fn t10_killed_path_is_unregistered_and_others_stay() {
     }
     let fixture = Fixture::new();
     let daemon = fixture.start_daemon();
-    let (one, other) = (fixture.start(ALICE, "one"), fixture.start(BOB, "other"));
+    let (one, other) = (fixture.start_path(ALICE, "one"), fixture.start_path(BOB, "other"));
     let process = daemon.path_process_id(one).unwrap();
     signal_process(process, "KILL");
     wait_until("the path has gone", || daemon.list_paths().iter().all(|path| path.number != one));
@@ -272,7 +272,7 @@ fn t10_programs_of_a_killed_path_are_killed() {
 fn t10_paths_outlive_their_daemon_and_register_again() {
     let fixture = Fixture::new();
     let daemon = fixture.start_daemon();
-    let number = fixture.start(own_uid(), "web");
+    let number = fixture.start_path(own_uid(), "web");
     let process = daemon.path_process_id(number).unwrap();
     daemon.kill_daemon();
     assert!(fixture.daemon_dir().exists(), "who is killed cleans nothing up");
@@ -289,7 +289,7 @@ fn t10_paths_outlive_their_daemon_and_register_again() {
 fn t10_name_of_an_ended_path_is_free_in_any_event_order() {
     let fixture = Fixture::new();
     let daemon = fixture.start_daemon();
-    let process = daemon.path_process_id(fixture.start(own_uid(), "web")).unwrap();
+    let process = daemon.path_process_id(fixture.start_path(own_uid(), "web")).unwrap();
     let packets = fixture.daemon_dir().join("io.streamline.packets");
     let socket =
         sys::local_socket::connect_to(&packets, sys::local_socket::Framing::Packets, LONG_TIMEOUT)
@@ -309,9 +309,9 @@ fn t10_name_of_an_ended_path_is_free_in_any_event_order() {
         let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     });
-    let (_daemon_end, path_end) = sys::descriptor::pair().unwrap();
+    let (_daemon_end, path_end) = sys::descriptor::socket_pair().unwrap();
     let (name, line) = (Some("web".to_owned()), COUNT_REQUEST.to_owned());
-    let register = Register { name, line, ..Register::default() };
+    let register = RegisterParameters { name, line, ..RegisterParameters::default() };
     let call = Call::new("io.streamline.Register", &register).to_bytes();
     sys::descriptor::send(&socket, &call, &[path_end.as_fd()]).unwrap();
     signal_process(process, "KILL");
@@ -345,7 +345,7 @@ fn t12_one_user_cannot_occupy_all_connections() {
         .gid(ALICE)
         .current_dir(fixture.folder.path());
     let greedy = greedy.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut greedy = Guard(greedy.spawn().unwrap());
+    let mut greedy = ChildGuard(greedy.spawn().unwrap());
     let lines = std::io::BufReader::new(greedy.0.stdout.take().unwrap()).lines();
     let refused = lines.map_while(Result::ok).find(|line| line.ends_with(" refused"));
     assert_eq!(refused.as_deref(), Some("236 refused"), "64 of 300 were let in");
@@ -520,7 +520,7 @@ fn service_manager_passes_sockets_and_is_notified() {
     early.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
     early.write_all(b"{\"method\":\"io.streamline.List\"}\0").unwrap();
     let child = command.stdin(Stdio::from(OwnedFd::from(stream))).spawn().unwrap();
-    let mut child = Guard(child);
+    let mut child = ChildGuard(child);
     let receive_notification = |notified: &UnixDatagram| {
         let mut bytes = [0; 999];
         let length = notified.recv(&mut bytes).unwrap();
@@ -545,7 +545,7 @@ fn t10_killed_path_is_unregistered_within_the_time_limit() {
     let daemon = fixture.start_daemon();
     let mut times = Vec::new();
     for _ in 0..20 {
-        let number = fixture.start(own_uid(), "web");
+        let number = fixture.start_path(own_uid(), "web");
         let process = daemon.path_process_id(number).unwrap();
         let handle = sys::local_socket::open_pidfd(process).unwrap();
         let client = Client::connect_at(&daemon.place).unwrap();

@@ -12,7 +12,7 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
 fn start_request(folder: &Folder, line: &str) -> Child {
-    let mut command = folder.streamline(&["run", line]);
+    let mut command = folder.streamline_command(&["run", line]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 

@@ -63,7 +63,7 @@ const FOUR_SPACES_REQUEST: &str = "generate rate=2000 size=200 | (dport untruste
 fn j2_k9_spaces_lists_filters_usage_and_rings() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let _run = folder.spawn_named("all", FOUR_SPACES_REQUEST);
+    let _run = folder.spawn_named_path("all", FOUR_SPACES_REQUEST);
     let mut path = Value::Null;
     wait_until("all have done something", || {
         path = path_spaces(&folder, "all");
@@ -120,7 +120,7 @@ fn j2_spaces_lists_replicas() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
     let line = "--parallel=2 generate rate=2000 | dport |all count";
-    let _run = folder.spawn_named("copied", line);
+    let _run = folder.spawn_named_path("copied", line);
     let path = path_spaces(&folder, "copied");
     let spaces = path["spaces"].as_array().unwrap();
     let copies = spaces.iter().filter(|space| space["filters"].to_string().contains("dport"));
@@ -137,7 +137,7 @@ fn j3_stopped_program_is_reported_and_can_be_pinned() {
     let _daemon = folder.start_daemon();
     // The program stops itself and does not read, so the thread that writes to it never replies.
     let line = "generate | exec 'kill -STOP $$; cat >/dev/null'";
-    let _run = folder.spawn_named("stuck", line);
+    let _run = folder.spawn_named_path("stuck", line);
     let mut path = Value::Null;
     wait_until("the program stands", || {
         path = path_spaces(&folder, "stuck");
@@ -161,7 +161,7 @@ fn j3_blocked_thread_reports_the_full_ring() {
     let _daemon = folder.start_daemon();
     let made = Command::new("mkfifo").arg(folder.path().join("pipe")).status();
     assert!(made.unwrap().success());
-    let _run = folder.spawn_silent(&["run", "-q", "--as", "full", "generate | pcap pipe"]);
+    let _run = folder.spawn_without_output(&["run", "-q", "--as", "full", "generate | pcap pipe"]);
     // The reader opens the pipe but does not read, so the sink blocks, and then its source.
     let mut read = fs::File::open(folder.path().join("pipe")).unwrap();
     folder.wait_until_listed("full");
@@ -187,7 +187,7 @@ fn j3_blocked_thread_reports_the_full_ring() {
 fn j4_pinned_space_stays_on_its_processor() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let _run = folder.spawn_named("all", FOUR_SPACES_REQUEST);
+    let _run = folder.spawn_named_path("all", FOUR_SPACES_REQUEST);
     let before = path_spaces(&folder, "all");
     let any = verified_processors(&space_of_filter(&before, "generate"));
     let last = any.last().unwrap().to_string();
@@ -221,7 +221,7 @@ fn j4_pinned_space_stays_pinned_through_a_change() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
     let line = "generate rate=2000 | count | pcap all.pcap";
-    let _run = folder.spawn_named("all", line);
+    let _run = folder.spawn_named_path("all", line);
     let first = || verified_processors(&space_of_filter(&path_spaces(&folder, "all"), "generate"));
     let wanted = first()[0];
     let pinned = run_set_spaces(&folder, &["all", "pin", "generate", &wanted.to_string()]);
@@ -240,7 +240,7 @@ fn j4_worker_process_can_be_pinned_elsewhere() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
     let line = "--engines=2 generate rate=1000 | dport |all discard";
-    let _run = folder.spawn_named("both", line);
+    let _run = folder.spawn_named_path("both", line);
     let engines = || {
         let path = path_spaces(&folder, "both");
         let all = path["spaces"].as_array().unwrap().clone();
@@ -285,7 +285,7 @@ fn j2_j4_users_list_and_pin_only_their_own_spaces() {
     let line = "generate rate=100 | count";
     let mut runs = [ALICE, BOB].map(|uid| {
         let mut command = of(uid, &["run", "-q", "--as", "own", line]);
-        common::Guard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        common::ChildGuard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     });
     wait_until("both are listed", || folder.run(&["ps"]).out.matches(" own ").count() == 2);
     let listed_uids = |ran: CommandResult| {

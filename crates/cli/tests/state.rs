@@ -21,7 +21,7 @@ struct PathWithInput {
 
 impl PathWithInput {
     fn start(folder: &Folder, line: &str) -> Self {
-        let mut command = folder.streamline(&["run", "--json", "--report=report", line]);
+        let mut command = folder.streamline_command(&["run", "--json", "--report=report", line]);
         let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let input = child.stdin.take();
@@ -160,7 +160,7 @@ fn m3_authorized_reader_sees_state_and_end_of_killed_path() {
     let reader = open_state_table(&name);
     wait::wait_until("blocks", || reader.snapshot().rows.first().is_some_and(|row| row[0] > 0));
     let as_unprivileged = |words: &[&str]| {
-        let mut command = folder.streamline(words);
+        let mut command = folder.streamline_command(words);
         CommandResult::from(command.current_dir("/").uid(65534).gid(65534).output().unwrap())
     };
     let permitted = as_unprivileged(&["state", &format!("0/{name}")]);
@@ -178,7 +178,7 @@ fn m3_authorized_reader_sees_state_and_end_of_killed_path() {
     let refused = as_unprivileged(&["state", &format!("0/{name}-own")]);
     assert_eq!(refused.status, Some(1), "{}", refused.out);
     assert!(refused.err.contains("may not open 0/"), "{}", refused.err);
-    let mut follows = folder.streamline(&["state", "--follow", "--json", &name]);
+    let mut follows = folder.streamline_command(&["state", "--follow", "--json", &name]);
     let mut follows = follows.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follows.stdout.take().unwrap()).lines();
     let first = lines.next().unwrap().unwrap();

@@ -15,7 +15,7 @@ mod limits;
 #[path = "steps/restart.rs"]
 mod restart;
 
-use common::{CommandResult, Folder, Guard};
+use common::{ChildGuard, CommandResult, Folder};
 use member::client::Client;
 use member::protocol::RegisteredPath as Listed;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ impl Fixture {
     /// Returns a command that runs the program with these arguments and the daemon of this fixture.
     /// The output of the command is discarded.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
-        self.set_fixture_environment(self.folder.streamline(words))
+        self.set_fixture_environment(self.folder.streamline_command(words))
     }
 
     /// Makes a command use the daemon of this fixture, and discard its output. Returns the command.
@@ -52,8 +52,8 @@ impl Fixture {
         command
     }
 
-    pub(crate) fn spawn(&self, words: &[&str]) -> Guard {
-        Guard(self.command(words).spawn().unwrap())
+    pub(crate) fn spawn(&self, words: &[&str]) -> ChildGuard {
+        ChildGuard(self.command(words).spawn().unwrap())
     }
 
     pub(crate) fn run(&self, words: &[&str]) -> CommandResult {
@@ -67,7 +67,7 @@ impl Fixture {
         ["daemon", "--socket", &place].map(str::to_owned).into()
     }
 
-    pub(crate) fn start_daemon(&self) -> Guard {
+    pub(crate) fn start_daemon(&self) -> ChildGuard {
         let words = self.daemon_args();
         let daemon = self.spawn(&words.iter().map(String::as_str).collect::<Vec<_>>());
         wait_until("a daemon answers", || self.connect_client().is_some());

@@ -11,9 +11,9 @@ use common::screen::Screen;
 fn top_keys_show_help_sort_filter_and_open_nodes() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let _path = folder.spawn_named("web", "generate rate=1000 | udp | count");
+    let _path = folder.spawn_named_path("web", "generate rate=1000 | udp | count");
     let Some(mut screen) = Screen::start(&folder, "top --every=200ms web") else { return };
-    screen.wait_for("? help, q quits");
+    screen.wait_for_text("? help, q quits");
     screen.press("?", "select a node");
     screen.press("?", "generate");
     screen.press("s", "blocks/s▾");
@@ -31,11 +31,11 @@ fn top_keys_show_help_sort_filter_and_open_nodes() {
 fn top_keys_without_a_path_sort_filter_and_open_paths() {
     let folder = Folder::new();
     let _daemon = folder.start_daemon();
-    let _web = folder.spawn_named("web", "generate rate=1000 | udp | count");
-    let _slow = folder.spawn_named("slow", "generate rate=10 | ip | count");
+    let _web = folder.spawn_named_path("web", "generate rate=1000 | udp | count");
+    let _slow = folder.spawn_named_path("slow", "generate rate=10 | ip | count");
     let Some(mut screen) = Screen::start(&folder, "top --every=200ms") else { return };
-    screen.wait_for("2 paths");
-    screen.wait_for("Enter opens");
+    screen.wait_for_text("2 paths");
+    screen.wait_for_text("Enter opens");
     screen.press("?", "select a path");
     screen.press("?", "rate=1000");
     screen.press("s", "BLOCKS/S▾");

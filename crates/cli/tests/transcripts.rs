@@ -16,7 +16,7 @@ use std::path::Path;
 /// Runs a shell command. Returns its output on both streams, followed by the exit status if the
 /// status is not 0.
 fn run_in_shell(folder: &Folder, typed: &str) -> String {
-    let output = folder.shell(&format!("{{ {typed}\n}} 2>&1")).output().unwrap();
+    let output = folder.shell_command(&format!("{{ {typed}\n}} 2>&1")).output().unwrap();
     let mut text = String::from_utf8(output.stdout).unwrap();
     let status = output.status.code().unwrap();
     if status != 0 {

@@ -4,29 +4,29 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
+#[path = "udp_door/changed_conditions.rs"]
+mod changed_conditions;
 mod common;
-#[path = "udp_door/conditions.rs"]
-mod conditions;
+#[path = "udp_door/control_messages.rs"]
+mod control_messages;
 #[path = "udp_door/descriptors.rs"]
 mod descriptors;
 #[path = "udp_door/drops.rs"]
 mod drops;
 #[path = "udp_door/epoll_modes.rs"]
 mod epoll_modes;
-#[path = "udp_door/groups.rs"]
-mod groups;
 #[path = "udp_door/name_servers.rs"]
 mod name_servers;
-#[path = "udp_door/options.rs"]
-mod options;
 #[path = "udp_door/quic.rs"]
 mod quic;
 #[path = "udp_door/services.rs"]
 mod services;
-#[path = "udp_door/sleep.rs"]
-mod sleep;
+#[path = "udp_door/shared_sockets.rs"]
+mod shared_sockets;
+#[path = "udp_door/sleeping_servers.rs"]
+mod sleeping_servers;
 
-use common::{Folder, Guard};
+use common::{ChildGuard, Folder};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -51,24 +51,24 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 struct Server<'p> {
     pair: &'p NamespacePair,
     folder: Folder,
-    process: Guard,
+    process: ChildGuard,
 }
 
 /// Creates a cable, and compiles the C server. Reports a skip and returns `None` if the machine
 /// does not permit the test.
-fn prepare() -> Option<(NamespacePair, Folder, PathBuf)> {
+fn prepare_server_test() -> Option<(NamespacePair, Folder, PathBuf)> {
     need::require_bpf()?;
     need::require_command("cc")?;
     let pair = NamespacePair::new(DevicePairSettings::default())?;
     common::build_pipes_library();
     common::build_udp_library();
     let folder = Folder::new();
-    let program = compile("echo.c", &folder);
+    let program = compile_server("echo.c", &folder);
     Some((pair, folder, program))
 }
 
 /// Compiles a C program of these tests in a directory. Returns the path of the executable.
-fn compile(source: &str, folder: &Folder) -> PathBuf {
+fn compile_server(source: &str, folder: &Folder) -> PathBuf {
     let program = folder.path().join("server");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/udp_door").join(source);
     let mut command = Command::new("cc");
@@ -82,19 +82,19 @@ impl<'p> Server<'p> {
     /// Starts a server, and waits until it is ready. The option `spin` makes the server use its
     /// ring even at a low rate of datagrams.
     fn start(pair: &'p NamespacePair, words: &[&str]) -> Self {
-        Self::start_with(pair, "report,spin", words)
+        Self::start_with_options(pair, "report,spin", words)
     }
 
     /// Starts a server with `options` in the environment variable `STREAMLINE_UDP`, and waits until
     /// it is ready.
-    fn start_with(pair: &'p NamespacePair, options: &str, words: &[&str]) -> Self {
+    fn start_with_options(pair: &'p NamespacePair, options: &str, words: &[&str]) -> Self {
         let folder = Folder::new();
         let mut command = pair.server.command(STREAMLINE);
         command.args(["exec", "--with=udp"]).args(words).current_dir(folder.path());
         folder.set_environment(&mut command);
         command.env("STREAMLINE_UDP", options);
         command.stderr(File::create(folder.path().join("err")).unwrap());
-        let process = Guard(command.spawn().unwrap());
+        let process = ChildGuard(command.spawn().unwrap());
         let server = Self { pair, folder, process };
         wait_until("the server is ready", || server.errors().contains("ready"));
         server
@@ -105,7 +105,7 @@ impl<'p> Server<'p> {
     }
 
     /// Opens a socket in the client's namespace.
-    fn client(&self) -> UdpSocket {
+    fn open_client_socket(&self) -> UdpSocket {
         let socket =
             self.pair.client.run_in_network_namespace(|| UdpSocket::bind("0.0.0.0:0").unwrap());
         socket.set_read_timeout(Some(REPLY_TIMEOUT)).unwrap();
@@ -130,12 +130,12 @@ fn server_address() -> SocketAddr {
 fn exchange_datagram(client: &UdpSocket, bytes: &[u8]) {
     client.send_to(bytes, server_address()).unwrap();
     let mut room = vec![0; 1 << 16];
-    let (length, from) = receive(client, &mut room);
+    let (length, from) = receive_datagram(client, &mut room);
     assert_eq!((&room[..length], from), (bytes, server_address()));
 }
 
 /// Receives a datagram. Repeats the call if a signal interrupts it.
-fn receive(client: &UdpSocket, room: &mut [u8]) -> (usize, SocketAddr) {
+fn receive_datagram(client: &UdpSocket, room: &mut [u8]) -> (usize, SocketAddr) {
     loop {
         match client.recv_from(room) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -161,7 +161,7 @@ fn exchange_datagrams_at_once(client: &UdpSocket, count: u32) {
     let mut room = [0; 100];
     let mut answers: Vec<u32> = (0..count)
         .map(|_| {
-            let (length, _) = receive(client, &mut room);
+            let (length, _) = receive_datagram(client, &mut room);
             u32::from_be_bytes(room[..length].try_into().unwrap())
         })
         .collect();
@@ -200,7 +200,7 @@ fn attached_ingress_program_count(pair: &NamespacePair) -> usize {
 
 #[test]
 fn c1_udp_servers_receive_from_their_ring_with_each_call() {
-    let Some((pair, _folder, program)) = prepare() else { return };
+    let Some((pair, _folder, program)) = prepare_server_test() else { return };
     let program = program.display().to_string();
     let ways = [
         ("none", "recvfrom"),
@@ -214,7 +214,7 @@ fn c1_udp_servers_receive_from_their_ring_with_each_call() {
     ];
     for (wait, call) in ways {
         let server = Server::start(&pair, &[&program, &PORT.to_string(), wait, call]);
-        let client = server.client();
+        let client = server.open_client_socket();
         exchange_numbered_datagrams(&client, 400);
         exchange_datagrams_at_once(&client, 64);
         exchange_datagram(&client, b"");
@@ -231,10 +231,10 @@ fn c1_udp_servers_receive_from_their_ring_with_each_call() {
 
 #[test]
 fn socket_that_other_processes_share_returns_to_the_kernel() {
-    let Some((pair, _folder, program)) = prepare() else { return };
+    let Some((pair, _folder, program)) = prepare_server_test() else { return };
     let program = program.display().to_string();
     let server = Server::start(&pair, &[&program, &PORT.to_string(), "poll", "recvfrom"]);
-    let client = server.client();
+    let client = server.open_client_socket();
     exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
     assert_eq!(attached_ingress_program_count(&pair), 1);
     exchange_datagram(&client, b"fork");
@@ -251,10 +251,10 @@ fn socket_that_other_processes_share_returns_to_the_kernel() {
 
 #[test]
 fn server_outlives_daemon_and_leaves_nothing_when_killed() {
-    let Some((pair, _folder, program)) = prepare() else { return };
+    let Some((pair, _folder, program)) = prepare_server_test() else { return };
     let program = program.display().to_string();
     let mut server = Server::start(&pair, &[&program, &PORT.to_string(), "level", "recvfrom"]);
-    let client = server.client();
+    let client = server.open_client_socket();
     exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
     assert_eq!(attached_ingress_program_count(&pair), 1);
     server.process.0.kill().unwrap();
@@ -265,14 +265,14 @@ fn server_outlives_daemon_and_leaves_nothing_when_killed() {
     let mut command = pair.server.command(STREAMLINE);
     shared.set_environment(&mut command);
     let place = shared.path().join("no-daemon").display().to_string();
-    let mut daemon = Guard(command.args(["daemon", "--socket", &place]).spawn().unwrap());
+    let mut daemon = ChildGuard(command.args(["daemon", "--socket", &place]).spawn().unwrap());
     wait_until("a daemon answers", || shared.run(&["ps"]).status == Some(0));
     let mut command = pair.server.command(STREAMLINE);
     command.args(["exec", "--with=udp", &program, &PORT.to_string(), "level", "recvfrom"]);
     shared.set_environment(&mut command);
     command.env("STREAMLINE_UDP", "report,spin");
     command.stderr(File::create(shared.path().join("err")).unwrap());
-    let process = Guard(command.spawn().unwrap());
+    let process = ChildGuard(command.spawn().unwrap());
     let server = Server { pair: &pair, folder: shared, process };
     wait_until("the server is ready", || server.errors().contains("ready"));
     exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
@@ -290,7 +290,7 @@ fn server_outlives_daemon_and_leaves_nothing_when_killed() {
 
 #[test]
 fn sockets_that_only_the_kernel_serves_are_reported() {
-    let Some((pair, _folder, _)) = prepare() else { return };
+    let Some((pair, _folder, _)) = prepare_server_test() else { return };
     if need::require_command("python3").is_none() {
         return;
     }
@@ -306,7 +306,7 @@ while True:
     if b == b'quit': break
 ";
     let server = Server::start(&pair, &["python3", "-c", script]);
-    let client = server.client();
+    let client = server.open_client_socket();
     exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
     assert_eq!(attached_ingress_program_count(&pair), 0);
     let errors = server.finish(&client);
@@ -317,7 +317,7 @@ while True:
 
 #[test]
 fn python_server_with_selectors_receives_from_its_ring() {
-    let Some((pair, _folder, _)) = prepare() else { return };
+    let Some((pair, _folder, _)) = prepare_server_test() else { return };
     if need::require_command("python3").is_none() {
         return;
     }
@@ -339,7 +339,7 @@ async def main():
 asyncio.run(main())
 ";
     let server = Server::start(&pair, &["python3", "-c", script]);
-    let client = server.client();
+    let client = server.open_client_socket();
     exchange_numbered_datagrams(&client, 400);
     exchange_datagrams_at_once(&client, 64);
     let (ring, all) = reported_datagram_counts(&server.finish(&client));

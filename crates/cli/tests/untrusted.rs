@@ -8,14 +8,15 @@ use common::{CommandResult, Folder};
 use serde_json::Value;
 
 /// Number of blocks that each request of these tests generates.
-const BLOCKS: u64 = 5000;
+const BLOCK_COUNT: u64 = 5000;
 
 /// Runs a hostile filter beside an honest branch. Asserts the invariants that hold whatever the
 /// filter does. Returns the output and the exit status.
 fn run_hostile_filter(attack: &str) -> CommandResult {
     let folder = Folder::new();
     let line = format!(
-        "generate count={BLOCKS} size=100 | ((hostile {attack} untrusted=yes | discard) + count)"
+        "generate count={BLOCK_COUNT} size=100 | \
+         ((hostile {attack} untrusted=yes | discard) + count)"
     );
     let ran = folder.run(&["--json", "--report=report", &line]);
     let text = folder.read("report");
@@ -24,13 +25,13 @@ fn run_hostile_filter(attack: &str) -> CommandResult {
     let filters = report["filters"].as_array().unwrap();
     let node = |name: &str| filters.iter().find(|one| one["name"] == name).unwrap();
     let blocks = |what: &Value| what["blocks"].as_u64().unwrap();
-    assert_eq!(blocks(&node("count")["passed"]), BLOCKS, "{attack}: the other branch has all");
+    assert_eq!(blocks(&node("count")["passed"]), BLOCK_COUNT, "{attack}: the other branch has all");
     let hostile = node("hostile");
     let dropped = hostile["dropped"].get("filter ended").map_or(0, blocks);
-    assert_eq!(blocks(&hostile["taken"]), BLOCKS, "{attack}");
-    assert_eq!(blocks(&hostile["consumed"]) + dropped, BLOCKS, "{attack}");
+    assert_eq!(blocks(&hostile["taken"]), BLOCK_COUNT, "{attack}");
+    assert_eq!(blocks(&hostile["consumed"]) + dropped, BLOCK_COUNT, "{attack}");
     assert!(dropped > 0, "{attack}: {}", ran.err);
-    assert!(blocks(&hostile["made"]) <= BLOCKS, "{attack}");
+    assert!(blocks(&hostile["made"]) <= BLOCK_COUNT, "{attack}");
     assert_eq!(ran.status, Some(1), "{attack}: {}", ran.err);
     ran
 }
@@ -70,7 +71,7 @@ fn j5_sandboxed_filter_output_equals_in_process_output() {
         let ran = folder.run(&[&line]);
         assert_eq!(ran.status, Some(0), "{}", ran.err);
     }
-    let same = folder.shell("cmp home apart && test -s home").status().unwrap();
+    let same = folder.shell_command("cmp home apart && test -s home").status().unwrap();
     assert!(same.success());
 }
 

@@ -14,15 +14,15 @@ use testkit::need;
 
 const TIME_ZONE: &str = "<-0330>3:30";
 
-fn file_path(name: &str) -> PathBuf {
+fn test_data_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/weblog").join(name)
 }
 
 /// Runs a request that reads the capture, with `rest` after the filter `http`.
 fn run_over_capture(folder: &Folder, rest: &str) -> CommandResult {
-    let line = format!("replay {} | tcp | http {rest}", file_path("nginx.pcap").display());
+    let line = format!("replay {} | tcp | http {rest}", test_data_path("nginx.pcap").display());
     CommandResult::from(
-        folder.streamline(&["run", "-q", &line]).env("TZ", TIME_ZONE).output().unwrap(),
+        folder.streamline_command(&["run", "-q", &line]).env("TZ", TIME_ZONE).output().unwrap(),
     )
 }
 
@@ -35,7 +35,7 @@ fn sorted_lines(text: &str) -> Vec<&str> {
 #[test]
 fn v22_log_lines_equal_those_of_the_server() {
     let folder = Folder::new();
-    let expected = std::fs::read_to_string(file_path("access.log")).unwrap();
+    let expected = std::fs::read_to_string(test_data_path("access.log")).unwrap();
     let ran = run_over_capture(&folder, "|exchange weblog");
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     assert_eq!(sorted_lines(&ran.out), sorted_lines(&expected));
@@ -97,7 +97,7 @@ fn index_of_files_lists_the_same_messages() {
 /// Returns the SHA-256 digests of the files in a directory, sorted.
 fn file_digests(folder: &Folder, name: &str) -> Vec<String> {
     let script = format!("sha256sum {name}/*[!l] | cut -c1-64 | sort");
-    let ran = CommandResult::from(folder.shell(&script).output().unwrap());
+    let ran = CommandResult::from(folder.shell_command(&script).output().unwrap());
     ran.out.lines().map(str::to_owned).collect()
 }
 
@@ -115,7 +115,7 @@ fn bodies_equal_the_objects_exported_by_tshark() {
     let Some(tshark) = need::require_command("tshark") else { return };
     let exported = Command::new(tshark)
         .args(["-Q", "-d", "tcp.port==8080,http", "--export-objects", "http,objects", "-r"])
-        .arg(file_path("nginx.pcap"))
+        .arg(test_data_path("nginx.pcap"))
         .current_dir(folder.path())
         .status();
     assert!(exported.unwrap().success());
@@ -126,7 +126,7 @@ fn bodies_equal_the_objects_exported_by_tshark() {
 #[test]
 fn non_exchange_input_is_refused_with_a_remedy() {
     let folder = Folder::new();
-    let line = format!("replay {} | tcp | http | weblog", file_path("nginx.pcap").display());
+    let line = format!("replay {} | tcp | http | weblog", test_data_path("nginx.pcap").display());
     let ran = folder.run(&["run", "--stats", &line]);
     assert_eq!((ran.status, ran.out.as_str()), (Some(0), ""));
     assert!(ran.err.contains("no exchange; write `http |exchange weblog`"), "{}", ran.err);

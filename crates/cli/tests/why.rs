@@ -6,7 +6,7 @@ mod common;
 
 use common::Folder;
 use serde_json::Value;
-use testkit::packet::{Frame, Segment};
+use testkit::packet::{Frame, TcpHeader};
 use testkit::traffic::Capture;
 use testkit::wait_until;
 
@@ -24,7 +24,7 @@ fn v12_trace_does_not_change_published_state() {
     let folder = Folder::new();
     let name = format!("why-{}", std::process::id());
     let line = format!("count state={name}");
-    let _path = folder.spawn_silent(&["run", "-q", &format!("generate rate=100 | {line}")]);
+    let _path = folder.spawn_without_output(&["run", "-q", &format!("generate rate=100 | {line}")]);
     wait_until("the state is published", || folder.run(&["state", &name]).status == Some(0));
     let nodes = node_fates(&folder, &["udp", "examples/web.pcap", &line]);
     assert_eq!(nodes[1]["filter"], "count");
@@ -126,7 +126,7 @@ fn packet_numbers_of_flow(frames: Vec<Vec<u8>>, flow: &str) -> Vec<u64> {
 
 #[test]
 fn v12_flow_is_found_behind_tags_and_extension_headers() {
-    let segment = Segment { source: 4000, target: 80, ..Segment::default() };
+    let segment = TcpHeader { source: 4000, target: 80, ..TcpHeader::default() };
     let tcp = |frame: Frame| frame.tcp(&segment, b"GET");
     let four = || Frame::ethernet().append_vlan_tag(7).ipv4("10.0.0.1", "10.0.0.2");
     let stacked =
@@ -161,10 +161,10 @@ fn v12_flow_contains_all_fragments_in_any_order() {
         let datagram = Frame::raw().ip(source.parse().unwrap(), target.parse().unwrap());
         let head = if source.contains(':') { 40 } else { 20 };
         let data = datagram.udp(4000, 53, &[7; 40])[head..].to_vec();
-        let first = frame().fragment(0, true).protocol(17, &data[..24]);
-        let last = frame().fragment(24, false).protocol(17, &data[24..]);
+        let first = frame().fragment(0, true).ip_payload(17, &data[..24]);
+        let last = frame().fragment(24, false).ip_payload(17, &data[24..]);
         let other = Frame::ethernet().ipv4("10.0.0.9", "10.0.0.2").fragment(24, false);
-        let other = other.protocol(17, &data[24..]);
+        let other = other.ip_payload(17, &data[24..]);
         let forward = vec![first.clone(), other.clone(), last.clone()];
         assert_eq!(packet_numbers_of_flow(forward, "udp port 53"), [1, 3], "{source}");
         let backward = vec![other, last, first];

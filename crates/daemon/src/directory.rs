@@ -28,7 +28,11 @@ const BACKLOG_MAX: i32 = 1024;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// Another process holds the lock of the directory.
-    #[error("another daemon already uses {}{}", .directory.display(), remedy(*.process))]
+    #[error(
+        "another daemon already uses {}{}",
+        .directory.display(),
+        locked_directory_remedy(*.process)
+    )]
     Held {
         /// Path of the directory that is in use.
         directory: PathBuf,
@@ -58,7 +62,7 @@ pub enum DirectoryError {
 }
 
 /// Formats the remedy for a directory that is locked by another daemon.
-fn remedy(process: Option<u32>) -> String {
+fn locked_directory_remedy(process: Option<u32>) -> String {
     let Some(process) = process else {
         return "; choose another directory with --socket".to_owned();
     };
@@ -111,7 +115,7 @@ impl Directory {
         open: bool,
         steps: &RollbackLog,
     ) -> Result<Self, DirectoryError> {
-        steps.announce(StepResource::File, "the directory of a daemon")?;
+        steps.announce_creation(StepResource::File, "the directory of a daemon")?;
         let mode = if open { 0o755 } else { 0o700 };
         if let Some(base) = path.parent().filter(|_| !open) {
             // A user's state directories are created as private directories.
@@ -130,7 +134,7 @@ impl Directory {
                 drop(fs::remove_dir(own))
             });
         }
-        steps.announce(StepResource::Descriptor, "the directory of a daemon")?;
+        steps.announce_creation(StepResource::Descriptor, "the directory of a daemon")?;
         let directory = local_socket::open_directory(path).map_err(|error| match error.errno {
             ELOOP | ENOTDIR => {
                 unsafe_directory_error(path, "it is not a directory, or is a symbolic link")
@@ -138,7 +142,7 @@ impl Directory {
             _ => DirectoryError::System(error),
         })?;
         check_directory_owner_and_mode(path, &directory)?;
-        steps.announce(StepResource::File, "the lock of a daemon")?;
+        steps.announce_creation(StepResource::File, "the lock of a daemon")?;
         let lock = Self::lock_file(path, &directory)?;
         Ok(Self { path: path.to_owned(), directory, lock, is_own })
     }
@@ -176,8 +180,8 @@ impl Directory {
         steps: &RollbackLog,
     ) -> Result<OwnedFd, DirectoryError> {
         let name = socket_name(form);
-        steps.announce(StepResource::Descriptor, name)?;
-        local_socket::remove(&self.directory, name)?;
+        steps.announce_creation(StepResource::Descriptor, name)?;
+        local_socket::remove_if_present(&self.directory, name)?;
         let mode = if open { 0o666 } else { 0o600 };
         // Messages on the stream socket carry no descriptors.
         let accepts = match form {
@@ -210,10 +214,10 @@ impl Directory {
         // Errors are ignored, because the next daemon replaces any file that could not be removed.
         if sockets {
             for form in [Framing::Packets, Framing::Stream] {
-                let _ = local_socket::remove(&self.directory, socket_name(form));
+                let _ = local_socket::remove_if_present(&self.directory, socket_name(form));
             }
         }
-        let _ = local_socket::remove(&self.directory, LOCK_FILE);
+        let _ = local_socket::remove_if_present(&self.directory, LOCK_FILE);
         drop(self.lock);
         if self.is_own {
             let _ = fs::remove_dir(&self.path);

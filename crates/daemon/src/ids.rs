@@ -65,7 +65,7 @@ impl DbufIdRanges {
         if self.file.is_some() && !self.has_earlier_ids && !self.holders.iter().any(runs) {
             // If the removal fails, the next daemon continues after these ids, so they are only
             // wasted.
-            let _ = local_socket::remove(directory, IDS_FILE);
+            let _ = local_socket::remove_if_present(directory, IDS_FILE);
         }
     }
 

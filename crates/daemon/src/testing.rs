@@ -9,8 +9,8 @@ pub(crate) struct TemporaryDirectory(PathBuf);
 
 impl TemporaryDirectory {
     pub(crate) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_DIRECTORY_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_DIRECTORY_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-daemon-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path).unwrap();

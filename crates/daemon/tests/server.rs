@@ -6,8 +6,8 @@ use daemon::policy::Policy;
 use daemon::server::Server;
 use member::client::{Client, ClientError, QUERY_TIMEOUT};
 use member::daemon_directories;
-use member::protocol::{Event, Register, Tap};
-use member::varlink::{Call, MESSAGE_MAX, Reply};
+use member::protocol::{PathListEvent, RegisterParameters, TapParameters};
+use member::varlink::{Call, MESSAGE_BYTES_MAX, Reply};
 use serde_json::{Value, json};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -43,8 +43,8 @@ impl Daemon {
 
     /// Returns a directory that does not exist yet.
     fn unused_directory() -> PathBuf {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_DIRECTORY_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_DIRECTORY_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-server-{}-{number}", std::process::id());
         std::env::temp_dir().join(name)
     }
@@ -106,11 +106,11 @@ fn register_path(daemon: &Daemon, name: &str) -> (OwnedFd, OwnedFd, Reply) {
 
 /// Registers a path over a connection as [`register_path`] does.
 fn register_path_over(socket: OwnedFd, name: &str) -> (OwnedFd, OwnedFd, Reply) {
-    let (near, far) = sys::descriptor::pair().unwrap();
-    let register = Register {
+    let (near, far) = sys::descriptor::socket_pair().unwrap();
+    let register = RegisterParameters {
         name: Some(name.to_owned()),
         line: "rx lo | count".to_owned(),
-        ..Register::default()
+        ..RegisterParameters::default()
     };
     let call = Call::new("io.streamline.Register", &register);
     sys::descriptor::send(&socket, &call.to_bytes(), &[far.as_fd()]).unwrap();
@@ -276,7 +276,7 @@ fn path_is_registered_as_long_as_its_connection() {
     let event = |wanted: &str| {
         let (reply, _) = receive_reply(&watch).unwrap();
         assert!(reply.continues);
-        let event: Event = reply.deserialize_result().unwrap();
+        let event: PathListEvent = reply.deserialize_result().unwrap();
         assert_eq!((event.event.as_str(), event.path.name.as_deref()), (wanted, Some("web")));
     };
     event("came");
@@ -304,8 +304,8 @@ fn path_is_registered_as_long_as_its_connection() {
 
 #[test]
 fn incompletely_stored_path_is_disconnected_and_registers_again() {
-    let (connection, peer) = sys::descriptor::pair().unwrap();
-    let (admissions, _) = sys::descriptor::pair().unwrap();
+    let (connection, peer) = sys::descriptor::socket_pair().unwrap();
+    let (admissions, _) = sys::descriptor::socket_pair().unwrap();
     // The service manager keeps a duplicate of each descriptor that it passes.
     let stored = [connection, admissions];
     let passed = stored.iter().map(|descriptor| descriptor.try_clone().unwrap());
@@ -325,10 +325,11 @@ fn incompletely_stored_path_is_disconnected_and_registers_again() {
 fn bad_admission_socket_is_refused_and_full_one_is_busy() {
     let daemon = Daemon::start();
     let socket = daemon.connect_socket(Framing::Packets);
-    let register = Register { line: "rx lo | count".to_owned(), ..Register::default() };
+    let register =
+        RegisterParameters { line: "rx lo | count".to_owned(), ..RegisterParameters::default() };
     let call = Call::new("io.streamline.Register", &register).to_bytes();
     let file = std::fs::File::open("/dev/null").unwrap();
-    let (one, other) = sys::descriptor::pair().unwrap();
+    let (one, other) = sys::descriptor::socket_pair().unwrap();
     let wrong: [&[_]; 3] = [&[], &[file.as_fd()], &[one.as_fd(), other.as_fd()]];
     for descriptors in wrong {
         sys::descriptor::send(&socket, &call, descriptors).unwrap();
@@ -375,7 +376,7 @@ fn admitted_client_of_an_ended_path_gets_path_ended_errors() {
     assert_eq!(to.stop().unwrap_err(), ended);
     assert_eq!(to.counters().unwrap_err(), ended);
     assert_eq!(to.change(&[]).unwrap_err(), ended);
-    assert_eq!(to.tap(&Tap::default()).unwrap_err(), ended);
+    assert_eq!(to.tap(&TapParameters::default()).unwrap_err(), ended);
     assert!(ended.to_string().contains("path `short` has just ended"), "{ended}");
 }
 
@@ -424,11 +425,11 @@ fn t8_t12_hostile_client_disturbs_no_others() {
     let mut halves = Vec::new();
     for _ in 0..50 {
         let half = daemon.connect_socket(Framing::Stream);
-        send_bytes(&half, &vec![b'{'; MESSAGE_MAX - 1]);
+        send_bytes(&half, &vec![b'{'; MESSAGE_BYTES_MAX - 1]);
         halves.push(half);
     }
     let long = daemon.connect_socket(Framing::Packets);
-    let _ = sys::descriptor::send(&long, &vec![b' '; MESSAGE_MAX + 1], &[]);
+    let _ = sys::descriptor::send(&long, &vec![b' '; MESSAGE_BYTES_MAX + 1], &[]);
     let (mut laden, mut refused) = (daemon.connect_socket(Framing::Packets), 0);
     testkit::wait_until("100 calls with descriptors are refused", || {
         for _ in 0..200 {
@@ -459,13 +460,13 @@ fn t8_t12_hostile_client_disturbs_no_others() {
 
 #[test]
 fn t8_descriptor_that_lingers_delays_no_other_client() {
-    const LINGER: Duration = Duration::from_secs(600);
-    const OTHER_USER: u32 = 41_601;
+    const LINGER_TIME: Duration = Duration::from_secs(600);
+    const OTHER_UID: u32 = 41_601;
     let Some(()) = testkit::need::require_root() else { return };
     let daemon = Daemon::start();
     let as_other = |form| {
         let connect = || daemon.connect_socket(form);
-        sys::process::run_as_user((OTHER_USER, OTHER_USER), connect).unwrap()
+        sys::process::run_as_user((OTHER_UID, OTHER_UID), connect).unwrap()
     };
     let list = Call::new("io.streamline.List", &json!({})).to_bytes();
     // If the daemon waited for the descriptor to close, its reply would exceed the timeout of the
@@ -475,14 +476,14 @@ fn t8_descriptor_that_lingers_delays_no_other_client() {
         assert_eq!(call_method(&socket, "io.streamline.About", json!({})).error, None);
     };
     // The descriptor arrives with a call that needs none.
-    let (slow, first_peer) = testkit::lingering_socket(LINGER);
+    let (slow, first_peer) = testkit::lingering_socket(LINGER_TIME);
     let socket = as_other(Framing::Packets);
     sys::descriptor::send(&socket, &list, &[slow.as_fd()]).unwrap();
     drop(slow);
     assert_eq!(receive_reply(&socket).unwrap().0.error, None, "it is served");
     about();
     // The descriptor arrives with a message that is not a call, and with the message after that.
-    let (slow, second_peer) = testkit::lingering_socket(LINGER);
+    let (slow, second_peer) = testkit::lingering_socket(LINGER_TIME);
     for _ in 0..2 {
         let _ = sys::descriptor::send(&socket, b"no call", &[slow.as_fd()]);
     }
@@ -490,20 +491,20 @@ fn t8_descriptor_that_lingers_delays_no_other_client() {
     assert!(receive_reply(&socket).unwrap().0.error.is_some());
     about();
     // The descriptor arrives from the process of a path.
-    let (slow, third_peer) = testkit::lingering_socket(LINGER);
+    let (slow, third_peer) = testkit::lingering_socket(LINGER_TIME);
     let (_path, admissions, _) = register_path_over(as_other(Framing::Packets), "slow");
     sys::descriptor::send(&admissions, b"x", &[slow.as_fd()]).unwrap();
     drop(slow);
     about();
     // A message carries more descriptors than are permitted.
-    let (slow, fourth_peer) = testkit::lingering_socket(LINGER);
+    let (slow, fourth_peer) = testkit::lingering_socket(LINGER_TIME);
     let socket = as_other(Framing::Packets);
     testkit::lingering::send_duplicates(&socket, &list, &slow);
     drop(slow);
     assert!(receive_reply(&socket).unwrap().0.error.is_some());
     about();
     // The descriptor arrives over the stream socket, which refuses descriptors since Linux 6.16.
-    let (slow, fifth_peer) = testkit::lingering_socket(LINGER);
+    let (slow, fifth_peer) = testkit::lingering_socket(LINGER_TIME);
     let socket = as_other(Framing::Stream);
     match sys::descriptor::send(&socket, b"x", &[slow.as_fd()]) {
         Ok(()) => drop(slow),

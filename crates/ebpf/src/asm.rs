@@ -77,7 +77,7 @@ impl Assembler {
     }
 
     /// Creates a label that is not bound yet.
-    pub fn label(&mut self) -> Label {
+    pub fn new_label(&mut self) -> Label {
         self.labels.push(LabelSite::default());
         Label(self.labels.len() - 1)
     }
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn forward_jumps_reach_their_label() {
         let mut asm = Assembler::new();
-        let (odd, end) = (asm.label(), asm.label());
+        let (odd, end) = (asm.new_label(), asm.new_label());
         asm.push(Insn::mov(R0, 0));
         asm.jump_if(Cond::Set, R1, 1, odd);
         asm.jump(end);
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn unreachable_code_is_dropped() {
         let mut asm = Assembler::new();
-        let (end, unused) = (asm.label(), asm.label());
+        let (end, unused) = (asm.new_label(), asm.new_label());
         asm.push(Insn::mov(R0, 0));
         asm.jump(end);
         asm.push(Insn::mov(R0, 1));
@@ -247,18 +247,18 @@ mod tests {
         assert_eq!(open.finish(), Err(AsmError::MissingExit));
 
         let mut unbound = Assembler::new();
-        let label = unbound.label();
+        let label = unbound.new_label();
         unbound.jump(label);
         assert_eq!(unbound.finish(), Err(AsmError::UnboundLabel { at: 0 }));
 
         let mut back = Assembler::new();
-        let label = back.label();
+        let label = back.new_label();
         back.bind(label);
         back.jump(label);
         assert_eq!(back.finish(), Err(AsmError::ReboundLabel { at: 0 }));
 
         let mut far = Assembler::new();
-        let label = far.label();
+        let label = far.new_label();
         far.jump_if(Cond::Eq, R1, 0, label);
         (0..40_000).for_each(|_| far.push(Insn::mov(R0, 0)));
         far.bind(label);

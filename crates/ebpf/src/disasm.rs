@@ -8,7 +8,8 @@
 use std::fmt::Write;
 
 use crate::insn::{
-    Alu, Cond, Helper, Insn, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, SOURCE_REG, Size, atomic, class, mode,
+    Alu, Cond, Helper, Insn, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, REGISTER_OPERAND_BIT, Size, atomic,
+    class, mode,
 };
 use crate::program::Program;
 
@@ -146,7 +147,7 @@ fn arithmetic_text(insn: Insn) -> Option<String> {
     let r = if wide { 'r' } else { 'w' };
     let op = code & 0xf0;
     if op == 0xd0 {
-        let name = match (wide, code & SOURCE_REG != 0) {
+        let name = match (wide, code & REGISTER_OPERAND_BIT != 0) {
             (false, false) => "le",
             (false, true) => "be",
             (true, false) => "bswap",
@@ -155,11 +156,13 @@ fn arithmetic_text(insn: Insn) -> Option<String> {
         return matches!(imm, 16 | 32 | 64).then(|| format!("r{dst} = {name}{imm} r{dst}"));
     }
     if op == Alu::Neg as u8 {
-        return (code & SOURCE_REG == 0).then(|| format!("{r}{dst} = -{r}{dst}"));
+        return (code & REGISTER_OPERAND_BIT == 0).then(|| format!("{r}{dst} = -{r}{dst}"));
     }
-    let operand = if code & SOURCE_REG == 0 { imm.to_string() } else { format!("{r}{src}") };
+    let operand =
+        if code & REGISTER_OPERAND_BIT == 0 { imm.to_string() } else { format!("{r}{src}") };
     if op == Alu::Mov as u8 && off != 0 {
-        let valid = code & SOURCE_REG != 0 && matches!((off, wide), (8 | 16, _) | (32, true));
+        let valid =
+            code & REGISTER_OPERAND_BIT != 0 && matches!((off, wide), (8 | 16, _) | (32, true));
         return valid.then(|| format!("{r}{dst} = (s{off}){operand}"));
     }
     let sign = match (op, off) {
@@ -185,7 +188,8 @@ fn jump_text(insn: Insn) -> Option<String> {
     }
     let r = if insn.class() == class::JMP { 'r' } else { 'w' };
     let sign = Cond::from_opcode(code)?.symbol();
-    let operand = if code & SOURCE_REG == 0 { imm.to_string() } else { format!("{r}{src}") };
+    let operand =
+        if code & REGISTER_OPERAND_BIT == 0 { imm.to_string() } else { format!("{r}{src}") };
     Some(format!("if {r}{dst} {sign} {operand} goto {off:+}"))
 }
 

@@ -41,30 +41,30 @@ pub enum TwinVerdict {
 }
 
 /// A judge in an exam: an implementation of a twin's decisions, which rules on packets.
-pub trait TwinRunner {
+pub trait TwinJudge {
     /// Returns the name of the judge for messages.
     fn name(&self) -> &str;
     /// Runs this judge's implementation on a packet, and returns the ruling.
     fn judge(&mut self, packet: &Packet<'_>) -> TwinVerdict;
     /// Returns the states of the filters after the packets so far, in the order of the program's
     /// maps. Returns `None` if this judge cannot read them.
-    fn states(&mut self) -> Option<Vec<Vec<u8>>> {
+    fn filter_states(&mut self) -> Option<Vec<Vec<u8>>> {
         None
     }
     /// Replaces the filter states of this judge with those of a twin that was unsure about the last
     /// packet. The user implementation likewise continues with the twin's state when it receives
     /// the block.
-    fn adopt(&mut self, _: Vec<Vec<u8>>) {}
+    fn adopt_filter_states(&mut self, _: Vec<Vec<u8>>) {}
 }
 
 /// A judge in an exam that decides about packets by running a program in the interpreter.
 #[derive(Debug)]
-pub struct Interpreter<'p> {
+pub struct InterpreterJudge<'p> {
     program: &'p Program,
     machine: Machine,
 }
 
-impl<'p> Interpreter<'p> {
+impl<'p> InterpreterJudge<'p> {
     /// Creates a judge that runs this program. The program must be finished with
     /// [`ReturnConversion::Answer`](crate::emit::ReturnConversion::Answer).
     pub fn new(program: &'p Program) -> Self {
@@ -79,7 +79,7 @@ impl<'p> Interpreter<'p> {
     }
 
     /// Returns the number of instructions that the last run executed.
-    pub fn steps(&self) -> u32 {
+    pub fn executed_instruction_count(&self) -> u32 {
         self.machine.steps
     }
 
@@ -95,7 +95,7 @@ impl<'p> Interpreter<'p> {
     }
 }
 
-impl TwinRunner for Interpreter<'_> {
+impl TwinJudge for InterpreterJudge<'_> {
     fn name(&self) -> &str {
         "interpreter"
     }
@@ -118,7 +118,7 @@ impl TwinRunner for Interpreter<'_> {
         }
     }
 
-    fn states(&mut self) -> Option<Vec<Vec<u8>>> {
+    fn filter_states(&mut self) -> Option<Vec<Vec<u8>>> {
         let maps = self.program.maps.iter().zip(&self.machine.maps);
         Some(maps.filter(|(spec, _)| spec.state_of.is_some()).map(|(_, map)| map.clone()).collect())
     }
@@ -140,12 +140,13 @@ pub fn insert_tag_inline(frame: &[u8], tag: Option<Tag>, hook: Hook) -> Vec<u8> 
 /// frame.
 pub fn packet_at_hook<'p>(packet: &Packet<'p>, hook: Hook) -> Option<Packet<'p>> {
     /// Length in bytes of an Ethernet header.
-    const LINK: usize = 14;
+    const LINK_HEADER_LENGTH: usize = 14;
     if hook.has_link_header() {
         return Some(*packet);
     }
-    let is_ip = matches!(packet.bytes.get(12..LINK), Some([8, 0] | [0x86, 0xdd]));
-    let bytes = packet.bytes.get(LINK..).filter(|bytes| is_ip && !bytes.is_empty())?;
+    let is_ip = matches!(packet.bytes.get(12..LINK_HEADER_LENGTH), Some([8, 0] | [0x86, 0xdd]));
+    let bytes =
+        packet.bytes.get(LINK_HEADER_LENGTH..).filter(|bytes| is_ip && !bytes.is_empty())?;
     let linear = bytes.len();
     packet.tag.is_none().then_some(Packet { bytes, linear, ..*packet })
 }
@@ -200,8 +201,8 @@ impl std::error::Error for Disagreement {}
 
 /// Runs every packet through every judge, and stops at the first disagreement. At the end, compares
 /// the states of the filters, unless a judge has refused a packet.
-pub fn compare<'a>(
-    judges: &mut [&mut dyn TwinRunner],
+pub fn compare_judges<'a>(
+    judges: &mut [&mut dyn TwinJudge],
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Result<ExamTotals, Box<Disagreement>> {
     let mut tally = ExamTotals::default();
@@ -225,9 +226,9 @@ pub fn compare<'a>(
         if known
             && unsure > 0
             && let Some((reference, twins)) = judges.split_first_mut()
-            && let Some(states) = twins.iter_mut().find_map(|twin| twin.states())
+            && let Some(states) = twins.iter_mut().find_map(|twin| twin.filter_states())
         {
-            reference.adopt(states);
+            reference.adopt_filter_states(states);
         }
         tally.unsure += if known { unsure } else { 0 };
         tally.answered += any_rules(
@@ -242,8 +243,8 @@ pub fn compare<'a>(
 }
 
 /// Compares the filter states of all judges that can report states. Fails if they differ.
-fn compare_states(judges: &mut [&mut dyn TwinRunner]) -> Result<(), Box<Disagreement>> {
-    let states: Vec<_> = judges.iter_mut().filter_map(|judge| judge.states()).collect();
+fn compare_states(judges: &mut [&mut dyn TwinJudge]) -> Result<(), Box<Disagreement>> {
+    let states: Vec<_> = judges.iter_mut().filter_map(|judge| judge.filter_states()).collect();
     if states.windows(2).all(|two| two.first() == two.last()) {
         return Ok(());
     }

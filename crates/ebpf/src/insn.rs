@@ -117,7 +117,7 @@ pub mod mode {
 }
 
 /// Bit of the opcode of arithmetic and jumps, which is set if the second operand is a register.
-pub const SOURCE_REG: u8 = 0x08;
+pub const REGISTER_OPERAND_BIT: u8 = 0x08;
 /// Pseudo-source of a `load64` whose `imm` identifies a map (a file descriptor in the kernel's
 /// encoding).
 pub const PSEUDO_MAP_FD: u8 = 1;
@@ -439,7 +439,7 @@ impl Insn {
     /// which zeroes the higher bits.
     pub fn big_endian(dst: Reg, bits: u8) -> Self {
         Self {
-            code: 0xd0 | SOURCE_REG | class::ALU,
+            code: 0xd0 | REGISTER_OPERAND_BIT | class::ALU,
             dst: dst.0,
             imm: bits.into(),
             ..Self::default()
@@ -517,22 +517,22 @@ impl Insn {
 
     /// Creates the wide load `dst = value`.
     pub fn load64(dst: Reg, value: u64) -> [Self; 2] {
-        Self::wide(dst, 0, value as u32 as i32, (value >> 32) as u32 as i32)
+        Self::load_imm64(dst, 0, value as u32 as i32, (value >> 32) as u32 as i32)
     }
 
     /// Creates a wide load of a map, given by its number, into `dst`. Relocation replaces the
     /// number with a file descriptor.
     pub fn load_map(dst: Reg, map: u32) -> [Self; 2] {
-        Self::wide(dst, PSEUDO_MAP_FD, map as i32, 0)
+        Self::load_imm64(dst, PSEUDO_MAP_FD, map as i32, 0)
     }
 
     /// Creates a wide load into `dst` of the address of the byte at `offset` in the only element of
     /// a map.
     pub fn load_map_value(dst: Reg, map: u32, offset: u32) -> [Self; 2] {
-        Self::wide(dst, PSEUDO_MAP_VALUE, map as i32, offset as i32)
+        Self::load_imm64(dst, PSEUDO_MAP_VALUE, map as i32, offset as i32)
     }
 
-    fn wide(dst: Reg, src: u8, low: i32, high: i32) -> [Self; 2] {
+    fn load_imm64(dst: Reg, src: u8, low: i32, high: i32) -> [Self; 2] {
         let code = class::LD | mode::IMM | Size::DW as u8;
         let first = Self { code, dst: dst.0, src, off: 0, imm: low };
         [first, Self { imm: high, ..Self::default() }]
@@ -541,7 +541,7 @@ impl Insn {
     fn binary(code: u8, dst: Reg, operand: Operand, off: i16) -> Self {
         match operand {
             Operand::Reg(src) => {
-                Self { code: code | SOURCE_REG, dst: dst.0, src: src.0, off, imm: 0 }
+                Self { code: code | REGISTER_OPERAND_BIT, dst: dst.0, src: src.0, off, imm: 0 }
             }
             Operand::Imm(imm) => Self { code, dst: dst.0, src: 0, off, imm },
         }

@@ -30,7 +30,7 @@ impl Hook {
     /// Returns true if programs at this hook read packet bytes through a helper, not through packet
     /// pointers.
     #[must_use]
-    pub const fn reads_by_helper(self) -> bool {
+    pub const fn reads_packet_by_helper(self) -> bool {
         matches!(self, Self::Socket | Self::Cgroup)
     }
 
@@ -178,7 +178,7 @@ impl Program {
     /// text with the filter and its span. The ranges are in ascending order from slot 0. Each
     /// filter has a different line number, because the kernel's log omits a line whose number
     /// equals the previous one.
-    pub fn lines(&self) -> Vec<(usize, u32, String)> {
+    pub fn btf_line_info(&self) -> Vec<(usize, u32, String)> {
         let named = self.source_map.iter().map(|line| {
             let word = line.filter.and_then(|word| self.filters.get(word));
             let text = word.map_or_else(|| "frame".to_owned(), FilterSpan::log_line);

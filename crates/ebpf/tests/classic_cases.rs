@@ -29,9 +29,9 @@ use frames::{Frame, Random, random_frame, random_metadata, steer_frame, truncate
 use serde_json::Value;
 
 /// Number of frames generated for each expression, which are tested in addition to captured frames.
-const FRAMES: usize = 1000;
+const FRAMES_PER_EXPRESSION: usize = 1000;
 /// Maximum number of captured frames per expression.
-const CAPTURED_MAX: usize = 400;
+const CAPTURED_FRAMES_MAX: usize = 400;
 
 fn random_seed() -> u64 {
     std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_121)
@@ -183,7 +183,7 @@ fn check_accept_row(
     counts: &mut CaseCounts,
 ) {
     let name = text_value(case, "name").unwrap();
-    let link = LinkType::named(text_value(case, "DLT").unwrap()).unwrap();
+    let link = LinkType::from_name(text_value(case, "DLT").unwrap()).unwrap();
     let snaplen = case.get("snaplen").and_then(Value::as_u64).unwrap_or(262_144) as u32;
     let theirs: Vec<ClassicProgram> = ["opt", "unopt", "optunopt"]
         .iter()
@@ -201,11 +201,11 @@ fn check_accept_row(
     counts.rows += 1;
     let none = Vec::new();
     let captured = captured.get(&link).unwrap_or(&none);
-    let step = captured.len().div_ceil(CAPTURED_MAX).max(1);
+    let step = captured.len().div_ceil(CAPTURED_FRAMES_MAX).max(1);
     for frame in captured.iter().step_by(step) {
         compare_programs_on_frame(&row, frame, &ClassicMetadata::default(), counts);
     }
-    for round in 0..FRAMES {
+    for round in 0..FRAMES_PER_EXPRESSION {
         let mut frame = match captured.len() {
             0 => random_frame(random),
             _ if random.one_in(3) => random_frame(random),
@@ -338,7 +338,7 @@ fn check_planted_faults(table: &[Value], percent: usize) {
         instructions[compares[random.number_below(compares.len())]].k ^= 1;
         let wrong = ClassicProgram::new(instructions).unwrap();
         planted += 1;
-        let differs = (0..FRAMES).any(|_| {
+        let differs = (0..FRAMES_PER_EXPRESSION).any(|_| {
             let mut frame = random_frame(&mut random);
             let mut metadata = random_metadata(&mut random);
             let guide = if random.one_in(2) { &right } else { &wrong };
@@ -446,7 +446,7 @@ fn check_reject_table(table: &[Value]) {
             *skipped.entry("is about a build without protochain").or_default() += 1;
             continue;
         }
-        let link = LinkType::named(text_value(case, "DLT").unwrap()).unwrap();
+        let link = LinkType::from_name(text_value(case, "DLT").unwrap()).unwrap();
         let options = Options { resolver: &NoResolver, ..Options::default() };
         let error = match compile(expression, link, &options) {
             Ok(program) => panic!("{name}: `{expression}` became\n{program}"),

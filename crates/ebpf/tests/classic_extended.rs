@@ -21,9 +21,9 @@ mod translated;
 
 use cases::{all_frames, case_folder};
 use ebpf::classic::{ClassicProgram, LinkType, Options, compile};
-use ebpf::exam::{self, ExamTotals, Interpreter};
+use ebpf::exam::{self, ExamTotals, InterpreterJudge};
 use frames::{Frame, Random};
-use programs::{EXPRESSIONS, programs, random_program};
+use programs::{EXPRESSIONS, random_program, read_corpus_programs};
 use translated::{ClassicJudge, TARGETS, captured_and_random_frames, emit_classic, frame_forms};
 
 fn env_number(name: &str, otherwise: u64) -> u64 {
@@ -43,9 +43,9 @@ fn compare_program_at_every_target(
         let made = emit_classic(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
         let packets = frames.iter().flat_map(|frame| frame_forms(frame, random));
         let (mut classic, mut extended) =
-            (ClassicJudge(program, target.hook), Interpreter::new(&made));
-        let tally =
-            exam::compare(&mut [&mut classic, &mut extended], packets).unwrap_or_else(|e| {
+            (ClassicJudge(program, target.hook), InterpreterJudge::new(&made));
+        let tally = exam::compare_judges(&mut [&mut classic, &mut extended], packets)
+            .unwrap_or_else(|e| {
                 panic!(
                     "{name} for {target:?}: {e}\n{program}\n{}",
                     ebpf::disasm::list_program(&made)
@@ -80,7 +80,7 @@ fn corpus_libpcap_programs_give_the_same_verdict_as_ebpf() {
     let captured = all_frames(&folder).into_iter().filter(|(link, _)| *link == LinkType::EN10MB);
     let captured: Vec<Frame> = captured.map(|(_, frame)| frame).collect();
     let (mut sums, mut loops) = (Vec::new(), 0);
-    for (index, (name, program)) in programs(&folder).iter().enumerate() {
+    for (index, (name, program)) in read_corpus_programs(&folder).iter().enumerate() {
         if program.has_loop() || needs_socket_metadata(program) {
             loops += 1;
             continue;
@@ -94,9 +94,9 @@ fn corpus_libpcap_programs_give_the_same_verdict_as_ebpf() {
 }
 
 fn needs_socket_metadata(program: &ClassicProgram) -> bool {
-    use ebpf::classic::insn::{ANCILLARY, code};
+    use ebpf::classic::insn::{ANCILLARY_OFFSET, code};
     let mut loads = program.instructions().iter();
-    loads.any(|i| i.code & 0xe7 == code::LD | code::ABS && i.k >= ANCILLARY)
+    loads.any(|i| i.code & 0xe7 == code::LD | code::ABS && i.k >= ANCILLARY_OFFSET)
 }
 
 #[test]

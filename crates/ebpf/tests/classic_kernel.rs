@@ -29,14 +29,14 @@ use ebpf::classic::{
     ClassicMetadata, ClassicProgram, INSTRUCTIONS_MAX, LinkType, Options, VlanTag, compile,
 };
 use frames::{Frame, Random, random_frame, steer_frame, truncate_randomly};
-use programs::{EXPRESSIONS, insert_tags, programs, random_program};
+use programs::{EXPRESSIONS, insert_tags, random_program, read_corpus_programs};
 
 /// Number of frames generated for each program of libpcap's test suite.
-const FRAMES: usize = 150;
+const FRAMES_PER_PROGRAM: usize = 150;
 /// Number of random programs, and number of frames generated for each.
 const RANDOM_PROGRAM_AND_FRAME_COUNTS: (usize, usize) = (1500, 60);
 /// Maximum number of captured frames per program.
-const CAPTURED_MAX: usize = 60;
+const CAPTURED_FRAMES_MAX: usize = 60;
 /// Range of the bytes of an inline VLAN tag in an Ethernet frame.
 const TAG_RANGE: std::ops::Range<usize> = 12..16;
 
@@ -216,7 +216,7 @@ fn compare_with_filter(
     random: &mut Random,
     counts: &mut JudgeCounts,
 ) {
-    let step = captured.len().div_ceil(CAPTURED_MAX).max(1);
+    let step = captured.len().div_ceil(CAPTURED_FRAMES_MAX).max(1);
     for frame in captured.iter().skip(random.number_below(step)).step_by(step) {
         pair.judge(frame, counts);
         let mut tagged = frame.clone();
@@ -265,11 +265,17 @@ fn corpus_libpcap_programs_decide_alike_with_tag_in_skb() {
         .map(|(_, frame)| frame)
         .collect();
     let mut counts = JudgeCounts::default();
-    let programs = programs(&folder);
+    let programs = read_corpus_programs(&folder);
     for (index, (name, program)) in programs.iter().enumerate() {
         let mut random = Random(seed ^ (index as u64) << 32);
         let Some(pair) = FilterPair::new(name, program, &mut counts) else { continue };
-        compare_with_filter(&pair, &captured, FRAMES * rounds, &mut random, &mut counts);
+        compare_with_filter(
+            &pair,
+            &captured,
+            FRAMES_PER_PROGRAM * rounds,
+            &mut random,
+            &mut counts,
+        );
     }
     println!("{counts:?}");
     assert_eq!(counts.programs + counts.loops + counts.live, programs.len());

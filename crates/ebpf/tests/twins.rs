@@ -6,7 +6,7 @@ mod test_twins;
 
 use ebpf::emit::{ReturnConversion, Target, Verdict};
 use ebpf::exam::{
-    self, Disagreement, ExamTotals, Interpreter, TwinRunner, TwinVerdict, mutants, truncations,
+    self, Disagreement, ExamTotals, InterpreterJudge, TwinJudge, TwinVerdict, mutants, truncations,
 };
 use ebpf::interpret::{Machine, Packet};
 use ebpf::{Hook, Program};
@@ -39,9 +39,9 @@ fn compare_interpreter_with_rust<'a>(
     packets: impl Iterator<Item = Packet<'a>>,
 ) -> Result<ExamTotals, Box<Disagreement>> {
     let mut plain = RustJudge::new(chain, program);
-    let mut interpreter = Interpreter::new(program);
-    let mut judges: [&mut dyn TwinRunner; 2] = [&mut plain, &mut interpreter];
-    exam::compare(&mut judges, packets)
+    let mut interpreter = InterpreterJudge::new(program);
+    let mut judges: [&mut dyn TwinJudge; 2] = [&mut plain, &mut interpreter];
+    exam::compare_judges(&mut judges, packets)
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn twins_answer_correctly_or_unsure_for_nonlinear_frames() {
 fn nonlinear_frames_are_answered_like_linear_ones() {
     let chain = [TestFilter::Eth, TestFilter::Vlan];
     let program = compile_chain(&chain, Hook::Tc, ReturnConversion::Answer).unwrap();
-    let mut interpreter = Interpreter::new(&program);
+    let mut interpreter = InterpreterJudge::new(&program);
     for frame in frames::all_frames() {
         let whole = interpreter.judge(&Packet::new(&frame));
         for linear in 0..frame.len() {
@@ -106,7 +106,7 @@ fn nonlinear_frames_are_answered_like_linear_ones() {
 fn deep_headers_of_nonlinear_frames_are_unsure() {
     let chain = [TestFilter::Eth, TestFilter::Ip, TestFilter::Dport];
     let program = compile_chain(&chain, Hook::Tc, ReturnConversion::Answer).unwrap();
-    let mut interpreter = Interpreter::new(&program);
+    let mut interpreter = InterpreterJudge::new(&program);
     let untagged = frames::all_frames().into_iter().filter(|frame| frame[12..14] == [0x86, 0xdd]);
     let deep = untagged.max_by_key(Vec::len).unwrap();
     assert!(deep.len() > 300, "the longest frame has {} bytes", deep.len());

@@ -1,8 +1,8 @@
 //! The catalog of all sources, sinks and programs, in the order of the help text.
 
-use crate::named::{buffer_source, ring_sinks};
+use crate::named_endpoints::{buffer_source, ring_sinks};
 use crate::process;
-use crate::shared::{reader, share};
+use crate::shared_prefix::{reader, share};
 use crate::sink::{account, discard, drop, files, freeze, json, pcap, print, redirect, tx, weblog};
 use crate::source::{generate, inject, read, replay, rx, stream};
 use crate::{ProcessEntry, SinkEntry, SourceEntry};

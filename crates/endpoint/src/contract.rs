@@ -1,30 +1,27 @@
 //! The contract of sources and sinks: the traits that they implement, and the types used by these
 //! traits.
 
-pub use crate::source_counts::{ArcCounts, Position};
-pub use crate::source_status::{NextTime, SourceStatus};
+pub use crate::open_arguments::OpenArguments;
+pub use crate::source_counts::{ArcCounts, FileReadPosition};
+pub use crate::source_status::{NextBlockTime, SourceStatus};
 
 use crate::class_selection::ClassSelection;
 use crate::drop_reason::DropReason;
 use crate::failure::Failure;
 use crate::history::RetainedFrames;
 use crate::loss_ranges::LossRanges;
-use crate::named::RingState;
-use crate::origins::Origins;
+use crate::named_endpoints::RingState;
 use crate::process::child::Process;
-use crate::readers::{ALL_USERS, PermittedReaders};
-use crate::source::kernel::in_place::FramesInPlace;
-use abi::{BLOCK_MAX, BlockFlags, BlockMetadata, Class, Entry, Extent, Marks, RichPointer};
+use crate::source::kernel::frames_in_place::FramesInPlace;
+use abi::{BLOCK_LENGTH_MAX, BlockFlags, BlockMetadata, Class, Entry, Extent, Marks, RichPointer};
 use buffer::pool::Pool;
-use filter::{Amount, Arguments, Batch, Classes, Columns, Counts, Form, Report, Time};
+use filter::{Amount, Batch, Columns, Counts, Report, Time};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use sys::memory::Lender;
-use sys::rollback::{NO_ROLLBACK_LOG, RollbackLog};
+use sys::memory::SegmentLender;
 
 /// A producer of blocks, driven by the space that owns it.
 pub trait Source: Send {
@@ -56,8 +53,8 @@ pub trait Source: Send {
 
     /// Returns the timestamp of the next block. The space compares the timestamps of its sources,
     /// to merge their blocks in time order.
-    fn next_time(&self) -> NextTime {
-        NextTime::Unordered
+    fn next_block_time(&self) -> NextBlockTime {
+        NextBlockTime::Unordered
     }
 
     /// Returns the descriptor that becomes readable when input arrives, or `None` if the source has
@@ -99,7 +96,7 @@ pub struct SourceProperties {
     /// Memory of another party that the source lends to the space, such as a packet ring. The space
     /// builds a pool over this memory, and passes the pool to `produce` as [`Intake::pool`]. `None`
     /// if the source lends no memory.
-    pub lender: Option<Arc<dyn Lender>>,
+    pub lender: Option<Arc<dyn SegmentLender>>,
     /// Frames in kernel memory that sinks can process there, so that the source need not copy them
     /// ([`Intake::arcs_in_place`]). `None` for a source without such frames.
     pub in_place: Option<Arc<FramesInPlace>>,
@@ -110,7 +107,7 @@ pub struct SourceProperties {
 impl Default for SourceProperties {
     fn default() -> Self {
         Self {
-            block_max: BLOCK_MAX,
+            block_max: BLOCK_LENGTH_MAX,
             drives_clock: false,
             wakes_on_memory: true,
             chooses_arc: false,
@@ -145,7 +142,7 @@ pub struct SourceCounters {
     /// Read position in the input file for progress reports, or `None` if the input has no known
     /// end.
     #[serde(skip)]
-    pub position: Option<Position>,
+    pub position: Option<FileReadPosition>,
     /// Block counts per arc; empty unless the source chooses the arcs of its blocks.
     #[serde(skip)]
     pub arrived: Vec<ArcCounts>,
@@ -177,7 +174,7 @@ pub struct Intake<'s> {
     /// Time on the path's clock at the start of the space's current pass.
     pub now: Time,
     /// Latest timestamp of a block that the source may append, for a source that reports a
-    /// [`NextTime`]. `None` if there is no limit.
+    /// [`NextBlockTime`]. `None` if there is no limit.
     pub until: Option<Time>,
     /// Bit mask of arcs. The bit of an arc is set if all sinks on the arc have accepted the frames
     /// in [`SourceProperties::in_place`]. The source then need not copy the frames of blocks that
@@ -333,77 +330,6 @@ pub trait Sink: Send {
     /// `None` for a type to which no caller downcasts.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
-    }
-}
-
-/// Arguments for opening a source or sink.
-#[derive(Debug)]
-pub struct OpenArguments<'o> {
-    /// Arguments from the request, already checked.
-    pub arguments: &'o Arguments,
-    /// Form of the incoming blocks (sinks only); the first of them if blocks have several forms.
-    pub form: Form,
-    /// The other forms of the incoming blocks, if branches with several forms meet (sinks only).
-    pub other_forms: &'o [Form],
-    /// Classes of the incoming blocks, as defined by the nearest classifiers upstream (sinks only).
-    /// Several, if branches with different classifiers meet. [`Classes::Same`] stands for blocks
-    /// that no filter has classified.
-    pub classes: &'o [Classes],
-    /// Index of the source among the sources of the path, copied into `BlockMetadata::origin`
-    /// (sources only).
-    pub origin: u16,
-    /// Names of all of the path's sources, by origin (sinks only). The list may grow while the sink
-    /// is open.
-    pub origins: Origins,
-    /// Arguments of the filter that follows this source, if the planner has delegated that filter's
-    /// test to the kernel; otherwise `None`. Only for sources whose facts set `accepts_pushdown`.
-    pub pushed_filter: Option<&'o Arguments>,
-    /// Maximum latency of a block in nanoseconds (T_t): the time after which a ring wakes its
-    /// reader even for a few blocks. `None` if the request sets no limit.
-    pub latency: Option<Time>,
-    /// True if the request may use resources that the user may need for other work (`--force`).
-    pub force: bool,
-    /// Memory lent by the sources of the path, from which blocks may be sent in place (sinks only).
-    pub lent: &'o [Arc<dyn Lender>],
-    /// Users who may read all input files of the path (sinks only).
-    pub readers: &'o PermittedReaders,
-    /// True if blocks arrive at their own rate, and are lost while a sink is slow (sinks only).
-    /// False if the source waits for the path, or if the path is recorded. The behavior of the sink
-    /// must then not depend on timing.
-    pub live: bool,
-    /// True after the path has been stopped. A sink that waits for another program must then end
-    /// its wait promptly.
-    pub stopped: Arc<AtomicBool>,
-    /// Log of completed steps, with the actions that undo them after a later failure.
-    pub rollback_log: &'o RollbackLog,
-}
-
-impl<'o> OpenArguments<'o> {
-    /// Creates the arguments for opening a source, or a sink whose input is unclassified frames.
-    /// All other fields get default values.
-    #[must_use]
-    pub fn new(arguments: &'o Arguments) -> Self {
-        Self {
-            arguments,
-            form: Form::Frame,
-            other_forms: &[],
-            classes: &[],
-            origin: 0,
-            origins: Origins::default(),
-            pushed_filter: None,
-            latency: None,
-            force: false,
-            lent: &[],
-            readers: &ALL_USERS,
-            live: false,
-            stopped: Arc::default(),
-            rollback_log: &NO_ROLLBACK_LOG,
-        }
-    }
-
-    /// Returns all forms that the incoming blocks can have.
-    pub fn forms(&self) -> impl Iterator<Item = Form> {
-        std::iter::once(self.form).chain(self.other_forms.iter().copied())
     }
 }
 

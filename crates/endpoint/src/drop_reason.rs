@@ -74,7 +74,7 @@ impl DropReason {
     /// long or not printable, or if files have named [`FILE_TEXTS_MAX`] other reasons before,
     /// returns the reason `elsewhere`.
     #[must_use]
-    pub fn from_file(text: &str) -> Self {
+    pub fn from_file_text(text: &str) -> Self {
         let is_plain = text.len() <= FILE_TEXT_BYTES_MAX && !text.contains(char::is_control);
         let known = || is_plain.then(|| intern_within(text, FILE_TEXTS_MAX)).flatten();
         Self::from_text(text).unwrap_or_else(|| known().unwrap_or("elsewhere").into())
@@ -84,7 +84,7 @@ impl DropReason {
     /// intended drops, for blocks beyond the limit or after the end of the program or path, and for
     /// holes, whose data was lost earlier.
     #[must_use]
-    pub const fn is_lost(self) -> bool {
+    pub const fn is_loss(self) -> bool {
         match self {
             Self::ByRequest
             | Self::BeyondCount
@@ -103,9 +103,9 @@ impl DropReason {
 }
 
 /// Maximum number of reason texts that a process stores. Once this many are stored,
-/// [`DropReason::from_file`] accepts no new text.
+/// [`DropReason::from_file_text`] accepts no new text.
 const FILE_TEXTS_MAX: usize = 256;
-/// Maximum length of a text that [`DropReason::from_file`] accepts, in bytes.
+/// Maximum length of a text that [`DropReason::from_file_text`] accepts, in bytes.
 const FILE_TEXT_BYTES_MAX: usize = 64;
 
 impl From<&'static str> for DropReason {
@@ -171,13 +171,13 @@ mod tests {
 
     #[test]
     fn reasons_in_files_keep_their_text_within_bounds() {
-        assert_eq!(DropReason::from_file("ring"), DropReason::Ring);
-        assert_eq!(DropReason::from_file("overwritten").text(), "overwritten");
+        assert_eq!(DropReason::from_file_text("ring"), DropReason::Ring);
+        assert_eq!(DropReason::from_file_text("overwritten").text(), "overwritten");
         for forged in ["a\u{1b}[2J", &"x".repeat(FILE_TEXT_BYTES_MAX + 1)] {
-            assert_eq!(DropReason::from_file(forged).text(), "elsewhere");
+            assert_eq!(DropReason::from_file_text(forged).text(), "elsewhere");
         }
         let texts: Vec<String> = (0..2 * FILE_TEXTS_MAX).map(|n| format!("forged {n}")).collect();
-        let kept = texts.iter().filter(|text| DropReason::from_file(text).text() == **text);
+        let kept = texts.iter().filter(|text| DropReason::from_file_text(text).text() == **text);
         assert!(kept.count() < FILE_TEXTS_MAX);
     }
 }

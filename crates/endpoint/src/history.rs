@@ -12,11 +12,11 @@
 //! ([`compression_thread`]). If this thread falls behind, the history evicts frames. [SL §10],
 //! FEATURES D16
 
-mod cold;
+mod cold_chunks;
 mod compression_thread;
 
 use abi::{BlockFlags, BlockMetadata, Class, DbufId, Extent, Marks, RichPointer};
-use cold::ColdChunks;
+use cold_chunks::ColdChunks;
 use compression_thread::CompressionThread;
 use filter::{Block, Time};
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ pub struct HistoryLimits {
 
 impl HistoryLimits {
     /// Limits of 0 bytes and 0 ns, with which a history retains no frames.
-    pub const NONE: Self = Self { bytes: 0, time: 0 };
+    pub const RETAIN_NOTHING: Self = Self { bytes: 0, time: 0 };
 }
 
 /// Selects the thread that compresses old frames.
@@ -82,7 +82,7 @@ pub struct History {
     skipped: u64,
 }
 
-/// Header of a frame that a history stores.
+/// Header that a history stores before each frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHeader {
     /// Timestamp of the frame's block.
@@ -189,13 +189,13 @@ impl History {
     fn make_room(&mut self, needed: usize) -> bool {
         let fits = |history: &Self| history.memory_used() + needed <= history.limits.bytes;
         let Some(mut packer) = self.compression_thread.take() else {
-            while !fits(self) && self.cold.compress_oldest(&self.frames, &mut self.bytes) {}
+            while !fits(self) && self.cold.compress_oldest_chunk(&self.frames, &mut self.bytes) {}
             return fits(self);
         };
         self.cold.collect_results();
         // Chunks are sent early, so that the thread has finished before the limit is reached.
         if self.memory_used() + needed > self.limits.bytes / 4 * 3 {
-            self.cold.send_oldest(&self.frames, &mut self.bytes, &mut packer);
+            self.cold.send_oldest_chunk(&self.frames, &mut self.bytes, &mut packer);
         }
         self.compression_thread = Some(packer);
         fits(self)
@@ -211,7 +211,7 @@ impl History {
     /// Returns the number of frames that were skipped because the history was frozen and full. The
     /// skipped frames follow the newest stored frame.
     #[must_use]
-    pub const fn skipped(&self) -> u64 {
+    pub const fn skipped_frame_count(&self) -> u64 {
         self.skipped
     }
 
@@ -267,7 +267,7 @@ impl History {
     /// after compression.
     #[must_use]
     pub const fn compressed_totals(&self) -> (u64, u64) {
-        self.cold.totals()
+        self.cold.compression_totals()
     }
 
     /// Returns the number of stored frames, and the sequence number of the oldest one. If no frame
@@ -349,7 +349,7 @@ pub fn empty_capture() -> [u8; FILE_HEADER_SIZE] {
 /// Returns the header of a pcap file for frames of this link type ([`LinkType::file_link_type`]).
 #[must_use]
 pub fn file_header(link: LinkType) -> [u8; write::FILE_HEADER_SIZE] {
-    write::file_header(link.file_link_type())
+    write::encode_file_header(link.file_link_type())
 }
 
 impl FrameHeader {

@@ -57,7 +57,7 @@ pub(crate) fn run_in_namespace<T: Send>(
         }
     };
     let space = Namespace::open(netns).map_err(enter)?;
-    sys::net::run_in(&space, work).map_err(enter)?
+    sys::net::run_in_namespace(&space, work).map_err(enter)?
 }
 
 /// Returns the interface with this name or alternative name in the network namespace of this
@@ -85,21 +85,21 @@ pub(crate) fn find_interface_by_name(
 /// Returns the only interface that is up in the network namespace of this thread, and the link type
 /// of its frames. Ignores the loopback interface. Fails if no interface or several are up.
 pub(crate) fn find_only_interface(call: &'static str) -> Result<(Interface, LinkType), Failure> {
-    const TARGET: &str = "an interface";
+    const FAILURE_TARGET: &str = "an interface";
     let all = RouteSocket::open().and_then(|links| links.list_interfaces());
-    let all = all.map_err(|error| socket_failure(call, TARGET, &error))?;
+    let all = all.map_err(|error| socket_failure(call, FAILURE_TARGET, &error))?;
     let is_up = |interface: &&Interface| interface.flags.is_up() && !interface.flags.is_loopback();
     let up: Vec<&Interface> = all.iter().filter(is_up).collect();
     match up.as_slice() {
         [one] => pair_with_link_type(call, one),
         [] => {
             let why = "none is up in this namespace, apart from the loopback interface";
-            Err(Failure::new(call, TARGET, why).with_hint("name the interface"))
+            Err(Failure::new(call, FAILURE_TARGET, why).with_hint("name the interface"))
         }
         several => {
             let names: Vec<&str> = several.iter().map(|one| one.name.as_str()).collect();
             let why = format!("several are up: {}", names.join(", "));
-            Err(Failure::new(call, TARGET, why).with_hint("name one of them"))
+            Err(Failure::new(call, FAILURE_TARGET, why).with_hint("name one of them"))
         }
     }
 }
@@ -133,7 +133,7 @@ pub(crate) fn renaming_note(links: &RouteSocket, index: u32, name: &str) -> Opti
 /// sources, for the loopback interface, with `both=yes` or `own=yes`, and if the addresses cannot
 /// be read.
 #[must_use]
-pub fn one_way_reason(source: &Description, arguments: &Arguments) -> Option<String> {
+pub fn one_way_capture_reason(source: &Description, arguments: &Arguments) -> Option<String> {
     let side = match source.name {
         "rx" if !arguments.flag("both") && !arguments.flag("own") => "comes in",
         "tx" => "goes out",

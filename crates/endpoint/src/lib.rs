@@ -12,36 +12,37 @@ mod class_selection;
 pub mod contract;
 mod drop_reason;
 pub mod entry;
+pub mod external_writers;
 mod failure;
 pub mod history;
 mod loss_ranges;
 pub mod message;
-pub mod named;
+pub mod named_endpoints;
+mod open_arguments;
 mod origins;
+pub mod permitted_readers;
 pub mod process;
-pub mod readers;
-pub mod shared;
+pub mod shared_prefix;
 pub mod sink;
 pub mod source;
 mod source_counts;
 mod source_status;
 mod stop_limit;
 pub mod tap_ring;
-pub mod written;
 
 pub use catalog::{PROCESS_ENTRIES, SINKS, SOURCES};
 pub use class_selection::ClassSelection;
 pub use contract::{
-    Intake, NextTime, OpenArguments, Position, Sink, Source, SourceCounters, SourceProperties,
-    SourceStatus,
+    FileReadPosition, Intake, NextBlockTime, OpenArguments, Sink, Source, SourceCounters,
+    SourceProperties, SourceStatus,
 };
 pub use drop_reason::{DropReason, deserialize_interned_keys};
 pub use entry::{ProcessEntry, SinkEntry, SourceEntry};
 pub use failure::Failure;
 pub use history::RetainedFrames;
-pub use interface::one_way_reason;
+pub use interface::one_way_capture_reason;
 pub use loss_ranges::{Gap, LossRanges};
-pub use named::RingState;
+pub use named_endpoints::RingState;
 pub use origins::Origins;
 
 mod interface;

@@ -21,7 +21,7 @@ pub struct Gap {
     pub processor: Option<u32>,
 }
 
-/// Ranges of lost blocks in a stream. Stores the first and the last [`Self::STORED_PER_END`]
+/// Ranges of lost blocks in a stream. Stores the first and the last [`Self::RANGES_PER_END_MAX`]
 /// ranges, and the number of ranges between them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LossRanges {
@@ -33,7 +33,7 @@ pub struct LossRanges {
 impl LossRanges {
     /// Maximum number of ranges stored at each end of the list: of the first ranges, and of the
     /// last ranges.
-    pub const STORED_PER_END: usize = 64;
+    pub const RANGES_PER_END_MAX: usize = 64;
 
     /// Adds `count` lost blocks, starting at position `from`. If they continue the newest range,
     /// that range is extended.
@@ -51,13 +51,14 @@ impl LossRanges {
     }
 
     /// Appends a range of lost blocks without merging it with the newest range. If the list is
-    /// full, discards and counts its oldest range after the first [`Self::STORED_PER_END`] ones.
+    /// full, discards and counts its oldest range after the first [`Self::RANGES_PER_END_MAX`]
+    /// ones.
     pub fn push_gap(&mut self, gap: Gap) {
-        if self.first.len() < Self::STORED_PER_END {
+        if self.first.len() < Self::RANGES_PER_END_MAX {
             self.first.push(gap);
             return;
         }
-        if self.last.len() == Self::STORED_PER_END {
+        if self.last.len() == Self::RANGES_PER_END_MAX {
             self.last.pop_front();
             self.more += 1;
         }
@@ -89,7 +90,7 @@ impl LossRanges {
     }
 
     /// Returns the number of stored ranges that precede the discarded ones, at most
-    /// [`Self::STORED_PER_END`].
+    /// [`Self::RANGES_PER_END_MAX`].
     #[must_use]
     pub fn leading_range_count(&self) -> usize {
         self.first.len()
@@ -147,11 +148,14 @@ mod tests {
         let gaps: Vec<Gap> = missing.gaps().collect();
         assert_eq!(
             (gaps.len(), missing.discarded_range_count()),
-            (2 * LossRanges::STORED_PER_END, 1000 - 2 * LossRanges::STORED_PER_END as u64)
+            (2 * LossRanges::RANGES_PER_END_MAX, 1000 - 2 * LossRanges::RANGES_PER_END_MAX as u64)
         );
-        assert_eq!((gaps[0].from, gaps[LossRanges::STORED_PER_END - 1].from), (0, 630));
+        assert_eq!((gaps[0].from, gaps[LossRanges::RANGES_PER_END_MAX - 1].from), (0, 630));
         assert_eq!(
-            (gaps[LossRanges::STORED_PER_END].from, gaps[2 * LossRanges::STORED_PER_END - 1].to),
+            (
+                gaps[LossRanges::RANGES_PER_END_MAX].from,
+                gaps[2 * LossRanges::RANGES_PER_END_MAX - 1].to
+            ),
             (9360, 9991)
         );
         let text = missing.to_string();

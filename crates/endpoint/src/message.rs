@@ -4,7 +4,7 @@
 //! Both processes run the same program, so the format has no version. A reader checks every field.
 
 use crate::Intake;
-use abi::{BLOCK_MAX, BlockFlags, Class, DbufId, Entry, Extent, Marks, RichPointer};
+use abi::{BLOCK_LENGTH_MAX, BlockFlags, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use filter::Block;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -12,7 +12,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 /// it.
 pub const MESSAGE_HEAD_SIZE: usize = size_of::<Entry>();
 /// Maximum length of a message in bytes.
-pub const MESSAGE_MAX: usize = BLOCK_MAX;
+pub const MESSAGE_SIZE_MAX: usize = BLOCK_LENGTH_MAX;
 
 /// Returns the length of a block's message in bytes.
 pub const fn message_length(block: &Block<'_>) -> usize {
@@ -78,11 +78,11 @@ pub enum MessageDefect {
 }
 
 /// All flags that a block can have.
-const FLAGS_DEFINED: BlockFlags = BlockFlags::FIRST
+const DEFINED_FLAGS: BlockFlags = BlockFlags::FIRST
     .with(BlockFlags::LAST)
     .with(BlockFlags::BACKWARD)
     .with(BlockFlags::CHECKSUM_UNSET)
-    .with(BlockFlags::END)
+    .with(BlockFlags::SESSION_END)
     .with(BlockFlags::BROKEN)
     .with(BlockFlags::DECODED);
 
@@ -111,7 +111,7 @@ pub fn validate_entry(entry: Entry, length: usize, origins: u16) -> Result<Entry
         return Err(MessageDefect::View);
     }
     let layers = [marks.network, marks.transport, marks.payload];
-    if layers.iter().any(|at| *at != Marks::UNKNOWN && u32::from(*at) > marks.captured) {
+    if layers.iter().any(|at| *at != Marks::UNKNOWN_OFFSET && u32::from(*at) > marks.captured) {
         return Err(MessageDefect::Layer);
     }
     if marks.wire_length < marks.captured {
@@ -120,7 +120,7 @@ pub fn validate_entry(entry: Entry, length: usize, origins: u16) -> Result<Entry
     if pointer.class == Class::HELD {
         return Err(MessageDefect::Class);
     }
-    if !FLAGS_DEFINED.contains(context.flags) {
+    if !DEFINED_FLAGS.contains(context.flags) {
         return Err(MessageDefect::Flags);
     }
     if context.origin >= origins {
@@ -160,7 +160,7 @@ pub fn copy_into_intake(
 /// Returns `entry` with its rich pointer replaced by one into `dbuf`, where the extent `frame`
 /// contains the frame of the block.
 fn entry_with_frame_at(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
-    let place = frame.within(entry.marks.view, entry.pointer.length());
+    let place = frame.subrange(entry.marks.view, entry.pointer.length());
     Entry { pointer: RichPointer::new(dbuf, place, entry.pointer.class), ..entry }
 }
 

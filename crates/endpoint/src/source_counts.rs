@@ -20,7 +20,7 @@ pub struct ArcCounts {
 
 /// A read position in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Position {
+pub struct FileReadPosition {
     /// Number of bytes of the file that have been read so far.
     pub read: u64,
     /// Current size of the file in bytes.

@@ -35,7 +35,7 @@ impl SourceStatus {
 /// The time of a source's next block. A space reads blocks from the source whose next block is the
 /// earliest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NextTime {
+pub enum NextBlockTime {
     /// The space reads blocks from the source in order of arrival, regardless of their timestamps.
     Unordered,
     /// The time of the source's next block is unknown, because the source has not read this block

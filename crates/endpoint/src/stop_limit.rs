@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Time without progress after which a stopped path abandons a reader of its output.
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(5);
 /// Interval, in ns, at which a wait for a reader checks whether the path has been stopped.
-const CHECK_INTERVAL_NS: i64 = 50_000_000;
+const STOP_CHECK_INTERVAL_NS: i64 = 50_000_000;
 
 /// The stop flag of a path; `None` for an output that belongs to no path.
 #[derive(Clone, Default, Debug)]
@@ -37,9 +37,9 @@ impl StopFlag {
 
     /// Blocks until the descriptor accepts bytes or has failed. Fails with `TimedOut` if the path
     /// is stopped and the descriptor then accepts nothing for [`STALL_MAX`].
-    pub(crate) fn await_writable(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let interval = Timespec { tv_sec: 0, tv_nsec: CHECK_INTERVAL_NS };
-        let mut stall = Stall::default();
+    pub(crate) fn wait_until_writable(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let interval = Timespec { tv_sec: 0, tv_nsec: STOP_CHECK_INTERVAL_NS };
+        let mut stall = StallTimer::default();
         loop {
             // If poll fails, the next write reports the error.
             match poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&interval)) {
@@ -59,13 +59,13 @@ impl StopFlag {
 
 /// A timer for a stall: the time for which a stopped path has made no progress.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Stall {
+pub(crate) struct StallTimer {
     /// Monotonic time, in ns, of the first check at which the path made no progress; `None` while
     /// it makes progress.
     begin: Option<u64>,
 }
 
-impl Stall {
+impl StallTimer {
     /// Records whether the path was stalled at a check. Returns true if it was stalled at all
     /// checks for at least [`STALL_MAX`], including this one.
     pub(crate) fn record_stall_check(&mut self, stalled: bool) -> bool {

@@ -72,7 +72,7 @@ impl TapRingWriter {
     }
 
     /// Returns a descriptor of the ring's memory, for [`TapRingReader::open`].
-    pub fn share(&self) -> sys::Result<OwnedFd> {
+    pub fn duplicate_descriptor(&self) -> sys::Result<OwnedFd> {
         let copy = self.file.as_fd().try_clone_to_owned();
         copy.map_err(|error| {
             sys::Error::new("fcntl", "F_DUPFD_CLOEXEC", error.raw_os_error().unwrap_or(0))
@@ -89,7 +89,7 @@ impl TapRingWriter {
     /// block.
     pub fn put(&mut self, bytes: &[u8]) -> Result<usize, TapRingFault> {
         let length = bytes.len().min(TAP_RING_SIZE - self.position.used_bytes()?);
-        let written = self.position.written();
+        let written = self.position.written_byte_count();
         self.allocate(written + length as u64)?;
         let (first, second) = bytes
             .get(..length)
@@ -131,7 +131,8 @@ impl TapRingWriter {
             && self.position.used_bytes() == Ok(0)
             && self.file.punch_hole(DATA_OFFSET, TAP_RING_SIZE).is_ok()
         {
-            self.allocated = (self.position.written(), self.position.written());
+            self.allocated =
+                (self.position.written_byte_count(), self.position.written_byte_count());
         }
     }
 
@@ -160,7 +161,7 @@ impl TapRingLevel {
     /// Returns the number of bytes in the ring. If the reader takes bytes during the call, the
     /// result may be too small by the number of these bytes.
     #[must_use]
-    pub fn get(&self) -> usize {
+    pub fn byte_count(&self) -> usize {
         let written = self.0.load(RingWord::Written);
         // The reader may since have taken bytes that were written after the first load.
         let used = written.saturating_sub(self.0.load(RingWord::Taken));
@@ -195,13 +196,13 @@ impl TapRingReader {
         &self,
         next_notification: impl FnMut() -> Notification,
     ) -> Result<ReaderState, TapRingFault> {
-        Ok(self.0.state(next_notification)?)
+        Ok(self.0.poll_state(next_notification)?)
     }
 
     /// Adds the next `length` bytes of the ring, which must be available, to a list of ranges to
     /// write.
     pub fn gather<'a>(&'a self, length: usize, to: &mut GatherWrite<'a>) {
-        let at = ring_offset(self.0.taken());
+        let at = ring_offset(self.0.taken_byte_count());
         let first = length.min(TAP_RING_SIZE - at);
         for (at, length) in [(at, first), (0, length - first)] {
             let inside = to.push_mapped(self.0.words(), DATA_OFFSET + at, length);
@@ -213,7 +214,7 @@ impl TapRingReader {
     /// caller must notify the path, because the path waits for room, there is now enough, and no
     /// notification has been sent yet.
     #[must_use]
-    pub fn take(&mut self, length: usize) -> bool {
+    pub fn release_bytes(&mut self, length: usize) -> bool {
         self.0.take(length)
     }
 
@@ -236,7 +237,7 @@ mod tests {
 
     fn ring() -> (TapRingWriter, TapRingReader) {
         let writer = TapRingWriter::new().unwrap();
-        let file = Memfd::from_fd(writer.share().unwrap()).unwrap();
+        let file = Memfd::from_fd(writer.duplicate_descriptor().unwrap()).unwrap();
         let reader = TapRingReader::open(&file).unwrap().unwrap();
         (writer, reader)
     }
@@ -252,7 +253,7 @@ mod tests {
         reader.gather(length, &mut gather);
         gather.write_all(&far, |_| unreachable!("the pipe blocks")).1.unwrap();
         drop(far);
-        let _ = reader.take(length);
+        let _ = reader.release_bytes(length);
         reading.join().unwrap().unwrap()
     }
 
@@ -263,7 +264,7 @@ mod tests {
         let bytes: Vec<u8> = (0..3 << 20).map(|at: usize| (at / 251) as u8).collect();
         for round in 0..7 {
             assert_eq!(writer.put(&bytes), Ok(bytes.len()), "{round}");
-            assert_eq!((reader.available(), level.get()), (Ok(bytes.len()), bytes.len()));
+            assert_eq!((reader.available(), level.byte_count()), (Ok(bytes.len()), bytes.len()));
             assert!(take(&mut reader, bytes.len()) == bytes, "{round}");
             if round == 4 {
                 writer.free_if_empty();
@@ -293,10 +294,10 @@ mod tests {
         reader.announce_wait();
         assert_eq!([writer.take_reader_request(), writer.take_reader_request()], [true, false]);
         assert_eq!(writer.put(&vec![1; TAP_RING_SIZE]), Ok(TAP_RING_SIZE));
-        assert!(!reader.take(1) && !writer.announce_wait(), "too little room");
-        assert!(!reader.take(TAP_RING_SIZE / 2 - 2));
-        assert_eq!([reader.take(1), reader.take(1)], [true, false]);
-        assert!(writer.announce_wait() && !reader.take(1));
+        assert!(!reader.release_bytes(1) && !writer.announce_wait(), "too little room");
+        assert!(!reader.release_bytes(TAP_RING_SIZE / 2 - 2));
+        assert_eq!([reader.release_bytes(1), reader.release_bytes(1)], [true, false]);
+        assert!(writer.announce_wait() && !reader.release_bytes(1));
     }
 
     #[test]
@@ -309,13 +310,13 @@ mod tests {
             let observer = scope.spawn(|| {
                 let mut highest = 0;
                 while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                    highest = highest.max(level.get());
+                    highest = highest.max(level.byte_count());
                 }
                 highest
             });
             for _ in 0..200_000 {
                 assert_eq!(writer.put(&MESSAGE), Ok(MESSAGE.len()));
-                let _ = reader.take(MESSAGE.len());
+                let _ = reader.release_bytes(MESSAGE.len());
             }
             done.store(true, std::sync::atomic::Ordering::Relaxed);
             observer.join().unwrap()

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sys::rollback::NO_ROLLBACK_LOG;
 use wire::record::{RecordKind, Writer};
 
-use crate::readers::{ALL_USERS, FileCreationContext};
+use crate::permitted_readers::{ALL_USERS, FileCreationContext};
 use crate::{Failure, Intake, OpenArguments, Origins, Source, SourceStatus};
 
 /// Context for creating files in tests, without a rollback log, as if all users could read the
@@ -22,8 +22,8 @@ pub(crate) struct TempDir(PathBuf);
 
 impl TempDir {
     pub(crate) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_DIRECTORY_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_DIRECTORY_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-endpoint-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path).unwrap();
@@ -65,7 +65,7 @@ pub(crate) fn frame_block(bytes: &[u8]) -> Block<'_> {
 
 /// Returns a block without a frame.
 pub(crate) fn frameless_block(bytes: &[u8]) -> Block<'_> {
-    block_with_marks(Marks::bare(u32::try_from(bytes.len()).unwrap()), bytes)
+    block_with_marks(Marks::for_plain_block(u32::try_from(bytes.len()).unwrap()), bytes)
 }
 
 /// Returns the bytes of a description record.
@@ -80,14 +80,17 @@ pub(crate) fn description_record(kind: RecordKind, fill: impl FnOnce(&mut Writer
 
 /// Returns a description block over these bytes.
 pub(crate) fn description_block(bytes: &[u8]) -> Block<'_> {
-    let marks = Marks::described(u32::try_from(bytes.len()).unwrap());
+    let marks = Marks::for_description(u32::try_from(bytes.len()).unwrap());
     let block = block_with_marks(marks, bytes);
-    Block { pointer: block.pointer.within(0, 0), ..block }
+    Block { pointer: block.pointer.subrange(0, 0), ..block }
 }
 
 /// Returns a hole of this many bytes.
 pub(crate) fn hole_block(length: u32) -> Block<'static> {
-    Block { pointer: RichPointer::hole(length), ..block_with_marks(Marks::bare(length), &[]) }
+    Block {
+        pointer: RichPointer::hole(length),
+        ..block_with_marks(Marks::for_plain_block(length), &[])
+    }
 }
 
 /// Returns a batch of these blocks.

@@ -21,8 +21,8 @@ struct TempDir(PathBuf);
 
 impl TempDir {
     fn new(name: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_DIRECTORY_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_DIRECTORY_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-captures-{name}-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).unwrap();
@@ -217,15 +217,15 @@ fn assert_replay_and_copy(captures: &Captures) -> (usize, usize, usize) {
 
 #[test]
 fn captures_with_flipped_bits_replay_or_fail() {
-    flip_bits(&testkit::generated_captures());
+    assert_flipped_bits_replay_or_fail(&testkit::generated_captures());
 }
 
 #[test]
 fn corpus_captures_with_flipped_bits_replay_or_fail() {
-    testkit::corpus_captures().iter().for_each(flip_bits);
+    testkit::corpus_captures().iter().for_each(assert_flipped_bits_replay_or_fail);
 }
 
-fn flip_bits(captures: &Captures) {
+fn assert_flipped_bits_replay_or_fail(captures: &Captures) {
     let dir = TempDir::new("flips");
     let path = dir.path("flipped");
     let mut random = Random::with_replayable_seed();

@@ -5,30 +5,30 @@
 //! (whose effects are unknown). Every step returns an owned value, so a later failure releases the
 //! values of earlier steps. [`crate::run`] starts the spaces.
 
-use self::builder::{Builder, Draft, Local, entry_thread_space, nodes_in_processes};
+use self::builder::{Builder, Local, SpaceDraft, entry_thread_space, nodes_in_processes};
 use self::replicas::ReplicatedChain;
 use self::rings::PendingRing;
 pub use crate::error::BuildError;
-use crate::kernel::Host;
-use crate::kernel::point::AttachPoints;
-use crate::live::Live;
+use crate::kernel::KernelHost;
+use crate::kernel::shared_attach_point::AttachPoints;
+use crate::live::PathHandle;
 use crate::numbering::PlanNumbers;
-use crate::path::origins::Origins;
-use crate::path::running::{self, PathState, RunningPath};
-pub use crate::path::{PathOptions, REMOVED_INDEX, Settings};
+use crate::path::origins::PathOrigins;
+use crate::path::running_path::{self, PathState, RunningPath};
+pub use crate::path::{PathOptions, REMOVED_INDEX, RunSettings};
 use crate::pools::{intake_config, intake_config_for_length};
 use crate::record::RecordMode;
 use buffer::pool::PoolConfig;
 use filter::FilterKind;
 use pipeline::graph::{NodeId, Step};
 use pipeline::plan::Plan;
-use runtime::control::Control;
+use runtime::control::PathControl;
 use runtime::space::count_limit::CountLimit;
-use runtime::space::key::NodeKey;
 use runtime::space::node::Operator;
+use runtime::space::node_key::NodeKey;
 use runtime::space::{Clock, GENERAL_INTAKE, Input, Space, SpaceParts};
 use std::sync::{Arc, Mutex};
-use sys::memory::Lender;
+use sys::memory::SegmentLender;
 use sys::rollback::RollbackLog;
 
 mod builder;
@@ -36,14 +36,14 @@ mod endpoints;
 mod kernel;
 mod latency;
 mod nodes;
+mod notification_thresholds;
 mod processes;
 mod rebuild;
 mod replicas;
 mod rings;
-mod signals;
 
 pub(crate) use builder::{ProgramSuccession, SwapContext};
-pub(crate) use rebuild::{Prepared, prepare};
+pub(crate) use rebuild::{PreparedComponent, prepare_component};
 
 /// The spaces of one connected component of a request's graph, built but not yet running.
 #[derive(Debug)]
@@ -51,10 +51,10 @@ pub struct BuiltPath {
     /// The spaces, in the order of the plan.
     pub(crate) spaces: Vec<Space>,
     /// The kernel programs whose output enters these spaces.
-    pub(crate) kernels: running::Kernels,
+    pub(crate) kernels: running_path::SharedKernelSpaces,
     /// The shared control state, with which other threads stop the spaces and query them.
-    pub(crate) control: Arc<Control>,
-    pub(crate) live: Live,
+    pub(crate) control: Arc<PathControl>,
+    pub(crate) live: PathHandle,
     /// The log of the steps that allocated the resources of this path. If a later step fails, the
     /// steps are undone.
     pub(crate) steps: RollbackLog,
@@ -64,14 +64,14 @@ impl BuiltPath {
     /// Returns a handle that controls the path and stays valid before, during and after the run
     /// ([`crate::live`]).
     #[must_use]
-    pub fn live(&self) -> Live {
+    pub fn live(&self) -> PathHandle {
         self.live.clone()
     }
 
     /// Returns true if no block has reached any source. Returns false if a source is in the kernel,
     /// because only the kernel program counts the input of such a source.
     #[must_use]
-    pub fn is_quiet(&self) -> bool {
+    pub fn has_received_nothing(&self) -> bool {
         let nodes = self.spaces.iter().flat_map(Space::nodes);
         let sources = nodes.filter_map(|node| match &node.operator {
             Operator::Source(part) => Some(part),
@@ -92,16 +92,16 @@ impl BuiltPath {
 /// # Errors
 ///
 /// Fails with the error of the first step that fails; earlier steps are undone.
-pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<BuiltPath>, BuildError> {
-    build_with(plan, settings, &AttachPoints::default(), &PathOptions::default())
+pub fn build(plan: &Plan, settings: RunSettings) -> Result<Vec<BuiltPath>, BuildError> {
+    build_with_options(plan, settings, &AttachPoints::default(), &PathOptions::default())
 }
 
 /// Builds every connected component of a plan, as [`build`] does; `host` attaches the kernel
 /// programs, and `extras` selects recording, observation and adaptation.
-pub fn build_with(
+pub fn build_with_options(
     plan: &Plan,
-    settings: Settings,
-    host: &dyn Host,
+    settings: RunSettings,
+    host: &dyn KernelHost,
     extras: &PathOptions,
 ) -> Result<Vec<BuiltPath>, BuildError> {
     let mark = extras.steps.savepoint();
@@ -114,14 +114,15 @@ pub fn build_with(
 
 fn build_all(
     plan: &Plan,
-    settings: Settings,
-    host: &dyn Host,
+    settings: RunSettings,
+    host: &dyn KernelHost,
     extras: &PathOptions,
 ) -> Result<Vec<BuiltPath>, BuildError> {
     let parts = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
     let count_limit = settings.count.map(|blocks| Arc::new(CountLimit::new(blocks)));
-    let ids = PlanNumbers::for_first_plan(plan, extras.record_mode.has_independent_numbers());
-    let origins = Origins::for_first_plan(&plan.graph, &ids.nodes);
+    let ids =
+        PlanNumbers::for_first_plan(plan, extras.record_mode.has_independent_session_numbers());
+    let origins = PathOrigins::for_first_plan(&plan.graph, &ids.nodes);
     if let RecordMode::Record(recording) = &extras.record_mode {
         recording.set_source_names(&origins.names);
     }
@@ -130,9 +131,9 @@ fn build_all(
         let with = (settings, extras);
         Builder::new((plan, &ids), part, (&origins, host), with)?.build(&count_limit)
     };
-    let built: Result<Vec<(BuiltPath, running::RunningComponent)>, BuildError> =
+    let built: Result<Vec<(BuiltPath, running_path::RunningComponent)>, BuildError> =
         (0..parts).map(path).collect();
-    let (mut paths, parts): (Vec<BuiltPath>, Vec<running::RunningComponent>) =
+    let (mut paths, parts): (Vec<BuiltPath>, Vec<running_path::RunningComponent>) =
         built?.into_iter().unzip();
     let state = PathState::new(plan.clone(), ids.clone(), origins, parts);
     let whole = RunningPath::new(settings, extras.clone(), state);
@@ -144,23 +145,23 @@ fn build_all(
 
 /// The unfinished spaces of a connected component, and the resources that these spaces share.
 struct ComponentDrafts {
-    rings: Vec<running::RunningRing>,
+    rings: Vec<running_path::RunningRing>,
     chains: Vec<ReplicatedChain>,
-    drafts: Vec<Draft>,
-    lenders: Vec<Arc<dyn Lender>>,
+    drafts: Vec<SpaceDraft>,
+    lenders: Vec<Arc<dyn SegmentLender>>,
 }
 
 impl Builder<'_> {
     fn build(
         mut self,
         count_limit: &Option<Arc<CountLimit>>,
-    ) -> Result<(BuiltPath, running::RunningComponent), BuildError> {
+    ) -> Result<(BuiltPath, running_path::RunningComponent), BuildError> {
         let ComponentDrafts { rings: running_rings, chains: shared, drafts, lenders } =
             self.draft_spaces(Vec::new())?;
         let kernel_exits = drafts.iter().flat_map(|draft| self.kernel_exits(draft)).collect();
         let (mut spaces, mut kernels) = (Vec::new(), Vec::new());
         for (place, draft) in drafts.into_iter().enumerate() {
-            let Draft { assembly, inputs, lent, .. } = draft;
+            let SpaceDraft { assembly, inputs, lent, .. } = draft;
             kernels.extend(draft.kernels.into_iter().map(|(_, kernel)| kernel));
             let (nodes, shape) = assembly.finish();
             let mut intakes = vec![self.create_intake_pool(intake_config(&nodes))?];
@@ -180,13 +181,13 @@ impl Builder<'_> {
             }));
         }
         let running_spaces =
-            spaces.iter().enumerate().map(|(place, space)| running::RunningSpace {
+            spaces.iter().enumerate().map(|(place, space)| running_path::RunningSpace {
                 name: space.name.clone(),
-                commands: space.queue(),
+                commands: space.command_queue(),
                 doorbell: Arc::clone(&self.doorbells[place]),
             });
         let kernels = Arc::new(Mutex::new(kernels));
-        let part = running::RunningComponent {
+        let part = running_path::RunningComponent {
             control: Arc::clone(&self.control),
             demand: Arc::clone(&self.demand),
             count_limit: count_limit.clone(),
@@ -200,16 +201,16 @@ impl Builder<'_> {
             kernel_exits,
             kernels: Arc::downgrade(&kernels),
             final_kernel_counters: Vec::new(),
-            starter: running::StarterState::Pending,
+            starter: running_path::StarterState::Pending,
         };
-        for (space, processor) in spaces.iter_mut().zip(self.processors(&shared)) {
+        for (space, processor) in spaces.iter_mut().zip(self.replica_processors(&shared)) {
             space.processor = processor;
         }
         if let Some(bytes) = self.extras.history_bytes {
             spaces.iter_mut().for_each(|space| space.start_source_histories(bytes));
         }
         part.publish();
-        let live = Live::new(Arc::clone(&self.control), Arc::clone(&part.listed_queues));
+        let live = PathHandle::new(Arc::clone(&self.control), Arc::clone(&part.listed_queues));
         let steps = self.extras.steps.clone();
         Ok((BuiltPath { spaces, kernels, control: self.control, live, steps }, part))
     }
@@ -218,12 +219,12 @@ impl Builder<'_> {
     /// own the memory of sources that already run.
     fn draft_spaces(
         &mut self,
-        mut lenders: Vec<Arc<dyn Lender>>,
+        mut lenders: Vec<Arc<dyn SegmentLender>>,
     ) -> Result<ComponentDrafts, BuildError> {
         let mut ends = self.build_rings()?;
         let rings = ends.iter().map(|ends| self.running_ring(ends)).collect();
-        let mut chains = self.replicated_chains()?;
-        let mut drafts: Vec<Draft> = Vec::new();
+        let mut chains = self.create_replicated_chains()?;
+        let mut drafts: Vec<SpaceDraft> = Vec::new();
         for place in 0..self.spaces.len() {
             drafts.push(self.build_space(place, &mut ends, &mut chains)?);
         }
@@ -250,9 +251,9 @@ impl Builder<'_> {
         place: usize,
         rings: &mut [PendingRing],
         shared: &mut [ReplicatedChain],
-    ) -> Result<Draft, BuildError> {
+    ) -> Result<SpaceDraft, BuildError> {
         let graph = &self.plan.graph;
-        let mut draft = Draft::default();
+        let mut draft = SpaceDraft::default();
         let mut locals: Vec<Option<Local>> = vec![None; graph.nodes.len()];
         // A program's node runs in a process of its own, so its two halves are absent from this
         // list.
@@ -305,7 +306,7 @@ impl Builder<'_> {
                 true => self.placeholder(id),
                 false => self.create_published_node(id, &locals)?,
             };
-            made.counts_to_limit = self.is_counted(id);
+            made.counts_to_limit = self.counts_toward_limit(id);
             made.fragments = self.accepts_fragments(id);
             let mut source = None;
             if let Operator::Source(part) = &mut made.operator {

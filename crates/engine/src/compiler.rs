@@ -16,13 +16,13 @@ use std::sync::OnceLock;
 
 /// The libpcap library of this machine, loaded when it is first used.
 #[derive(Debug)]
-pub struct Libpcap {
+pub struct LibpcapCompiler {
     loaded: OnceLock<sys::Result<sys::libpcap::Libpcap>>,
     /// True if filter expressions may cause name lookups.
     may_resolve: bool,
 }
 
-impl Libpcap {
+impl LibpcapCompiler {
     /// Creates the compiler. `may_resolve` is true if filter expressions may cause name lookups.
     #[must_use]
     pub const fn new(may_resolve: bool) -> Self {
@@ -30,7 +30,7 @@ impl Libpcap {
     }
 }
 
-impl ExpressionCompiler for Libpcap {
+impl ExpressionCompiler for LibpcapCompiler {
     fn name(&self) -> String {
         "libpcap".to_owned()
     }
@@ -77,7 +77,7 @@ mod tests {
     fn libpcap_compiles_unsupported_expressions() {
         let own = compile("ip", BACNET_LINK_TYPE, &Options::default()).unwrap_err();
         assert_eq!(own.kind, ErrorKind::Unsupported, "{own}");
-        let libpcap = Libpcap::new(true);
+        let libpcap = LibpcapCompiler::new(true);
         let program = match libpcap.compile("ip", BACNET_LINK_TYPE, SNAPLEN_DEFAULT) {
             Ok(program) => program,
             Err(why) if libpcap.loaded.get().is_some_and(Result::is_err) => {
@@ -105,7 +105,7 @@ mod tests {
         // The link type is PF log. Our parser does not know `on`, so it cannot find the names after
         // that word.
         const PFLOG_LINK_TYPE: LinkType = LinkType(117);
-        let (live, recorded) = (Libpcap::new(true), Libpcap::new(false));
+        let (live, recorded) = (LibpcapCompiler::new(true), LibpcapCompiler::new(false));
         for (libpcap, expression, link) in [
             (&live, "ip host localhost", BACNET_LINK_TYPE),
             (&recorded, "ip host localhost", BACNET_LINK_TYPE),

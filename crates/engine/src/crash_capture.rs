@@ -34,7 +34,7 @@ pub fn write(
 ) -> Result<CapturedBlock, Failure> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
     made.map_err(|error| file_failure("make", directory, &error))?;
-    let framed = captured.link != Marks::NO_LINK;
+    let framed = captured.link != Marks::NO_LINK_TYPE;
     let (path, mut file) = create(directory, node, if framed { "pcap" } else { "bytes" })?;
     let name = path.to_str().ok_or_else(|| {
         Failure::new("name", path.to_string_lossy(), "the name of the directory is not valid UTF-8")
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn unframed_block_is_written_as_raw_bytes() {
         let directory = unused_directory("bytes");
-        let link = Marks::NO_LINK;
+        let link = Marks::NO_LINK_TYPE;
         let block = CrashCapture { link, time: 0, wire_length: 5, bytes: b"a line".to_vec() };
         let kept = write(&block, "match", &directory).unwrap();
         assert_eq!(std::fs::read(&kept.path).unwrap(), b"a line");

@@ -4,13 +4,13 @@
 //! A digest omits the manner of execution: times, calls, events, and the choice between editing a
 //! block in place and copying it.
 
-use crate::run::Outcome;
+use crate::run::RunOutcome;
 use filter::Amount;
 use std::fmt::Write as _;
 
 /// Formats the digest of a run: sorted lines, one per source, filter, edge, report row and failure.
 #[must_use]
-pub fn digest(outcome: &Outcome) -> String {
+pub fn digest(outcome: &RunOutcome) -> String {
     let mut text = String::new();
     let mut lines: Vec<String> = Vec::new();
     let ledger = &outcome.ledger;

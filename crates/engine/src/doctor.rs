@@ -196,7 +196,7 @@ fn is_nosuid(path: &Path, mounts: &str) -> bool {
 }
 
 fn probe_features() -> Vec<FeatureProbe> {
-    let tried = sys::probe::run_all().into_iter().map(|probe| FeatureProbe {
+    let tried = sys::probe::run_all_probes().into_iter().map(|probe| FeatureProbe {
         facility: probe.feature,
         serves: probe.purpose,
         outcome: to_refusal(probe.outcome),
@@ -217,7 +217,7 @@ fn has_kernel_btf() -> bool {
 
 /// Names of the limits that `streamline doctor` reports. A name with a dot is a sysctl setting.
 /// Some sysctl settings are visible only in the initial network namespace.
-const LIMITS: &[&str] = &[
+const REPORTED_LIMIT_NAMES: &[&str] = &[
     "net.core.netdev_max_backlog",
     "net.core.bpf_jit_enable",
     "net.core.rmem_max",
@@ -240,7 +240,7 @@ fn read_limits() -> Vec<SystemLimit> {
         };
         SystemLimit { name, value }
     };
-    LIMITS.iter().map(|name| of(name)).collect()
+    REPORTED_LIMIT_NAMES.iter().map(|name| of(name)).collect()
 }
 
 fn parse_limit_value(text: &str) -> Option<LimitValue> {

@@ -11,7 +11,7 @@ use sys::open::RegularOpenOptions;
 
 /// The key files of this machine, opened with the privileges of this process.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct KeyFiles;
+pub struct KeyFileReader;
 
 /// A key store for calibration, which returns the same key for every name.
 #[derive(Clone, Copy, Debug)]
@@ -24,18 +24,18 @@ impl KeyReader for FixedKeyReader {
 }
 
 /// Maximum number of bytes read from a key file, enough for a key with surrounding white space.
-const BYTES_MAX: u64 = 4096;
+const KEY_FILE_BYTES_MAX: u64 = 4096;
 /// Permission bits of the group and of others in a file's mode. All of them must be clear on a key
 /// file.
 const GROUP_AND_OTHER_BITS: u32 = 0o077;
 
-impl KeyReader for KeyFiles {
+impl KeyReader for KeyFileReader {
     fn read_key(&self, file: &str) -> Result<Key, String> {
         let failed = |error: std::io::Error| format!("cannot read the key file {file}: {error}");
         let opened = RegularOpenOptions::read().open(file).map_err(failed)?;
-        check_file(file, &opened.metadata().map_err(failed)?)?;
+        check_key_file_is_private(file, &opened.metadata().map_err(failed)?)?;
         let mut text = Vec::new();
-        opened.take(BYTES_MAX).read_to_end(&mut text).map_err(failed)?;
+        opened.take(KEY_FILE_BYTES_MAX).read_to_end(&mut text).map_err(failed)?;
         Key::parse(&text).ok_or_else(|| {
             format!(
                 "{file} does not contain a key: write 32 hexadecimal digits (`openssl rand -hex \
@@ -45,7 +45,7 @@ impl KeyReader for KeyFiles {
     }
 }
 
-fn check_file(file: &str, about: &Metadata) -> Result<(), String> {
+fn check_key_file_is_private(file: &str, about: &Metadata) -> Result<(), String> {
     let mode = about.permissions().mode() & 0o777;
     if mode & GROUP_AND_OTHER_BITS != 0 {
         return Err(format!("other users can open {file} (mode {mode:04o}): `chmod 600 {file}`"));
@@ -67,7 +67,7 @@ mod tests {
         let asked = |text: &str, mode: u32| {
             fs::write(&path, text).expect("a file");
             fs::set_permissions(&path, Permissions::from_mode(mode)).expect("its mode");
-            KeyFiles.read_key(name)
+            KeyFileReader.read_key(name)
         };
         let digits = "00112233445566778899aabbccddeeff";
         assert!(asked(digits, 0o600).is_ok() && asked(&format!("{digits}\n"), 0o400).is_ok());
@@ -80,8 +80,10 @@ mod tests {
         let long = format!("{digits}{}", " ".repeat(5000));
         assert!(asked(&long, 0o600).is_ok(), "white space is nothing");
         fs::remove_file(&path).expect("it is there");
-        assert!(KeyFiles.read_key(name).expect_err("none").contains("cannot read the key file"));
-        let why = KeyFiles.read_key(folder.to_str().expect("UTF-8")).expect_err("a folder");
+        assert!(
+            KeyFileReader.read_key(name).expect_err("none").contains("cannot read the key file")
+        );
+        let why = KeyFileReader.read_key(folder.to_str().expect("UTF-8")).expect_err("a folder");
         assert!(why.ends_with("not a regular file"), "{why}");
         fs::remove_dir(&folder).expect("it is empty");
     }

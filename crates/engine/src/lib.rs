@@ -40,7 +40,7 @@ pub mod latency_breach;
 pub mod live;
 mod live_events;
 pub mod machine;
-mod names;
+mod machine_names;
 mod numbering;
 pub mod path;
 mod pools;

@@ -7,15 +7,15 @@
 
 use crate::kernel::{self, GenerationCounters, KernelSpace, ProgramTotals};
 use crate::path::REMOVED_INDEX;
-use crate::path::running::{AdaptationListener, RunningPath};
+use crate::path::running_path::{AdaptationListener, RunningPath};
 use crate::path::starter::ThreadStarter;
 use crate::spaces::{SpaceStatus, SpaceTask};
 use pipeline::graph::NodeId;
 use pipeline::plan::Plan;
 use runtime::commands::{CommandError, CommandQueue};
-use runtime::control::{Control, ControlEvent};
+use runtime::control::{ControlEvent, PathControl};
 use runtime::counters::SpaceCounters;
-use runtime::latency::{Latency, LatencyBreach};
+use runtime::latency::{LatencyBreach, LatencyReport};
 use runtime::ledger::Ledger;
 use runtime::report::{self, NodeReport};
 use runtime::space::Space;
@@ -24,8 +24,8 @@ use std::time::Duration;
 
 /// A handle to a path, valid from before the start of the path until after its end.
 #[derive(Clone, Debug)]
-pub struct Live {
-    pub(crate) control: Arc<Control>,
+pub struct PathHandle {
+    pub(crate) control: Arc<PathControl>,
     spaces: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
     /// The running path of the whole request, and the index of the connected component that this
     /// handle controls. `None` for a path that was not built from a plan.
@@ -37,7 +37,7 @@ const ADAPTATIONS_MAX: usize = 32;
 
 /// The counters of a path at one point in time.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
+pub struct PathSnapshot {
     /// Time at which the counters were queried, in ns of the monotonic clock.
     pub at: u64,
     /// Counters of nodes, edges and sources, as in the final ledger. The number of blocks in a ring
@@ -62,8 +62,11 @@ pub enum CounterFreshness {
     Stale(CommandError),
 }
 
-impl Live {
-    pub(crate) fn new(control: Arc<Control>, spaces: Arc<Mutex<Vec<Arc<CommandQueue>>>>) -> Self {
+impl PathHandle {
+    pub(crate) fn new(
+        control: Arc<PathControl>,
+        spaces: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
+    ) -> Self {
         Self { control, spaces, whole: None }
     }
 
@@ -83,16 +86,16 @@ impl Live {
 
     /// Sets the handle that starts threads for added spaces of this path. `None` means that the
     /// path has ended or runs without threads.
-    pub(crate) fn set_starter(&self, starter: Option<ThreadStarter>) {
+    pub(crate) fn set_thread_starter(&self, starter: Option<ThreadStarter>) {
         if let Some((whole, part)) = &self.whole {
-            whole.set_starter(*part, starter);
+            whole.set_thread_starter(*part, starter);
         }
     }
 
     /// Replaces node and edge numbers in a ledger and in reports with plan indices, in place.
-    pub(crate) fn use_plan_indices(&self, ledger: &mut Ledger, reports: &mut [NodeReport]) {
+    pub(crate) fn convert_to_plan_indices(&self, ledger: &mut Ledger, reports: &mut [NodeReport]) {
         let Some(whole) = self.running_path() else { return };
-        let (node, edge) = whole.state().plan_indices();
+        let (node, edge) = whole.lock_state().plan_indices();
         ledger.filters.iter_mut().for_each(|line| line.planned = node.index_of(line.planned));
         ledger.edges.iter_mut().for_each(|line| line.planned = edge.index_of(line.planned));
         reports.iter_mut().for_each(|report| report.planned = node.index_of(report.planned));
@@ -101,7 +104,7 @@ impl Live {
     /// Replaces node and edge numbers in the totals of programs with plan indices, in place.
     pub(crate) fn convert_programs_to_plan_indices(&self, programs: &mut [ProgramTotals]) {
         let Some(whole) = self.running_path() else { return };
-        let (node, edge) = whole.state().plan_indices();
+        let (node, edge) = whole.lock_state().plan_indices();
         for program in programs {
             program.source = node.index_of(program.source);
             program.edges.iter_mut().for_each(|number| *number = edge.index_of(*number));
@@ -111,14 +114,14 @@ impl Live {
     /// Sets the text of the request that this path runs. Edits require a text.
     pub fn set_request_text(&self, text: &str) {
         if let Some(whole) = self.running_path() {
-            whole.state().text = Some(text.to_owned());
+            whole.lock_state().text = Some(text.to_owned());
         }
     }
 
     /// Returns the text of the current request, or `None` if it was never set.
     #[must_use]
     pub fn request_text(&self) -> Option<String> {
-        self.running_path()?.state().text.clone()
+        self.running_path()?.lock_state().text.clone()
     }
 
     /// Returns the current plan, whose indices are used in ledgers and reports, or `None` if the
@@ -126,20 +129,20 @@ impl Live {
     /// earlier plan.
     #[must_use]
     pub fn plan(&self) -> Option<Plan> {
-        Some(self.running_path()?.state().plan.clone())
+        Some(self.running_path()?.lock_state().plan.clone())
     }
 
     /// Returns the numbers of the current plan's nodes. A number stays the same across changes to
     /// the path. Empty if the path was not built from a plan.
     #[must_use]
     pub fn node_numbers(&self) -> Vec<usize> {
-        self.running_path().map_or_else(Vec::new, |whole| whole.state().ids.nodes.clone())
+        self.running_path().map_or_else(Vec::new, |whole| whole.lock_state().ids.nodes.clone())
     }
 
     /// Returns the number of changes to the path so far, requested and automatic.
     #[must_use]
     pub fn change_count(&self) -> u64 {
-        self.running_path().map_or(0, |whole| whole.state().changes)
+        self.running_path().map_or(0, |whole| whole.lock_state().changes)
     }
 
     /// Returns the counters that each kernel program has collected since the last change of the
@@ -147,7 +150,7 @@ impl Live {
     /// process cannot read.
     pub(crate) fn kernel_counters(&self) -> Vec<GenerationCounters> {
         let Some((whole, part)) = &self.whole else { return Vec::new() };
-        let state = whole.state();
+        let state = whole.lock_state();
         let kernels = state.parts.get(*part).and_then(|part| part.kernels.upgrade());
         let (node, edge) = state.plan_indices();
         let Some(kernels) = kernels else { return Vec::new() };
@@ -169,7 +172,7 @@ impl Live {
     ) -> Vec<SpaceCounters> {
         let Some((whole, part)) = &self.whole else { return Vec::new() };
         let running = {
-            let state = whole.state();
+            let state = whole.lock_state();
             let Some(part) = state.parts.get(*part) else { return Vec::new() };
             if !part.final_kernel_counters.is_empty() {
                 return part.final_kernel_counters.clone();
@@ -183,7 +186,7 @@ impl Live {
     /// Stores the final counters of the kernel programs, for queries after the end of the path.
     pub(crate) fn store_kernel_counters(&self, counted: Vec<SpaceCounters>) {
         let Some((whole, number)) = &self.whole else { return };
-        if let Some(part) = whole.state().parts.get_mut(*number) {
+        if let Some(part) = whole.lock_state().parts.get_mut(*number) {
             part.final_kernel_counters = counted;
         }
     }
@@ -192,12 +195,12 @@ impl Live {
     #[must_use]
     pub fn adaptations(&self) -> Vec<String> {
         self.running_path()
-            .map_or_else(Vec::new, |whole| whole.state().adaptations.iter().cloned().collect())
+            .map_or_else(Vec::new, |whole| whole.lock_state().adaptations.iter().cloned().collect())
     }
 
     /// Returns the latency of blocks, or `None` if the request does not bound the latency.
     #[must_use]
-    pub fn latency(&self) -> Option<Latency> {
+    pub fn latency(&self) -> Option<LatencyReport> {
         self.running_path()?.extras.budget.measurements(sys::clock::monotonic_ns())
     }
 
@@ -210,13 +213,13 @@ impl Live {
     /// in order to decide on automatic changes.
     #[must_use]
     pub fn observation_count(&self) -> u64 {
-        self.running_path().map_or(0, |whole| whole.state().observations)
+        self.running_path().map_or(0, |whole| whole.lock_state().observations)
     }
 
     /// Increments the number of observations made for automatic changes.
     pub(crate) fn count_observation(&self) {
         if let Some(whole) = self.running_path() {
-            whole.state().observations += 1;
+            whole.lock_state().observations += 1;
         }
     }
 
@@ -224,7 +227,7 @@ impl Live {
     /// the listener, if any.
     pub(crate) fn add_adaptation(&self, what: String) {
         if let Some(whole) = self.running_path() {
-            let mut state = whole.state();
+            let mut state = whole.lock_state();
             let listener = state.listener.clone();
             state.adaptations.push_back(what.clone());
             if state.adaptations.len() > ADAPTATIONS_MAX {
@@ -241,7 +244,7 @@ impl Live {
     /// listener. The listener runs in the thread that makes the change, and must return quickly.
     pub fn set_adaptation_listener(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
         if let Some(whole) = self.running_path() {
-            whole.state().listener = Some(AdaptationListener(Arc::new(listener)));
+            whole.lock_state().listener = Some(AdaptationListener(Arc::new(listener)));
         }
     }
 
@@ -259,7 +262,7 @@ impl Live {
 
     /// Returns the node with this number, or `None` if the current plan has none.
     pub(crate) fn node_with_number(&self, number: usize) -> Option<NodeId> {
-        let (node, _) = self.running_path()?.state().plan_indices();
+        let (node, _) = self.running_path()?.lock_state().plan_indices();
         Some(node.index_of(number)).filter(|place| *place != REMOVED_INDEX).map(NodeId)
     }
 
@@ -298,14 +301,14 @@ impl Live {
     /// Another process that runs a kernel program is queried for at most `limit`; if it does not
     /// respond, the program's counters are lower bounds derived from the frames that arrived.
     #[must_use]
-    pub fn counters(&self, limit: Duration) -> Snapshot {
-        self.collect_counters(limit, true)
+    pub fn take_snapshot(&self, limit: Duration) -> PathSnapshot {
+        self.collect_snapshot(limit, true)
     }
 
     /// Returns the same ledger as [`Self::counters`], but by node and edge number instead of plan
     /// index. Omits filter reports.
     #[must_use]
-    pub fn totals_ledger(&self, limit: Duration) -> Ledger {
+    pub fn ledger_by_number(&self, limit: Duration) -> Ledger {
         let all = self.command_queues();
         let share = limit / u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
         let query = |commands: &Arc<CommandQueue>| {
@@ -320,11 +323,11 @@ impl Live {
     }
 
     /// Returns the counters like [`Self::counters`], without the counters of kernel programs.
-    pub(crate) fn thread_counters(&self, limit: Duration) -> Snapshot {
-        self.collect_counters(limit, false)
+    pub(crate) fn take_thread_snapshot(&self, limit: Duration) -> PathSnapshot {
+        self.collect_snapshot(limit, false)
     }
 
-    fn collect_counters(&self, limit: Duration, with_kernel: bool) -> Snapshot {
+    fn collect_snapshot(&self, limit: Duration, with_kernel: bool) -> PathSnapshot {
         let all = self.command_queues();
         let at = sys::clock::monotonic_ns();
         let share = limit / u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
@@ -343,7 +346,7 @@ impl Live {
                 }
                 Err(CommandError::Ended) => CounterFreshness::Ended,
                 Err(why) => {
-                    held_up = why.full_ring().or(held_up);
+                    held_up = why.full_ring_edge().or(held_up);
                     CounterFreshness::Stale(why)
                 }
             };
@@ -365,17 +368,17 @@ impl Live {
         spaces.reverse();
         counted.reverse();
         has.reverse();
-        spaces.extend(self.processes(&has));
+        spaces.extend(self.process_statuses(&has));
         self.add_ended_and_kernel_counters(&mut counted, limit, with_kernel);
         let mut reports = report::merge_reports(&counted);
         let mut ledger = report::merge_ledger(counted, true);
-        self.use_plan_indices(&mut ledger, &mut reports);
+        self.convert_to_plan_indices(&mut ledger, &mut reports);
         if let Some(whole) = self.running_path() {
-            let (_, edge) = whole.state().plan_indices();
+            let (_, edge) = whole.lock_state().plan_indices();
             let edges = spaces.iter_mut().filter_map(|space| space.blocked_edge.as_mut());
             edges.for_each(|number| *number = edge.index_of(*number));
         }
-        Snapshot { at, ledger, reports, spaces }
+        PathSnapshot { at, ledger, reports, spaces }
     }
 
     /// Completes the counters `counted` of the running threads. Adds the final counters of removed
@@ -389,7 +392,8 @@ impl Live {
     ) {
         // The final counters of removed spaces contain the blocks that crossed to these spaces.
         if let Some((whole, part)) = &self.whole {
-            let removed = whole.state().parts.get(*part).map(|part| part.removed_queues.clone());
+            let removed =
+                whole.lock_state().parts.get(*part).map(|part| part.removed_queues.clone());
             let ended = removed.into_iter().flatten();
             counted.extend(ended.filter_map(|one| one.wait_for_end(Duration::ZERO)));
         }
@@ -402,11 +406,11 @@ impl Live {
 
     /// Enables or disables time measurement in the filters of all spaces. `limit` is divided among
     /// the spaces; a space that does not respond within its share is left unchanged.
-    pub fn measure_time(&self, on: bool, limit: Duration) {
+    pub fn set_time_measurement(&self, on: bool, limit: Duration) {
         let spaces = self.command_queues().len();
         let share = limit / u32::try_from(spaces.max(1)).unwrap_or(u32::MAX);
         for number in 0..spaces {
-            let _ = self.execute(number, share, move |space| space.measure_time(on));
+            let _ = self.execute(number, share, move |space| space.set_time_measurement(on));
         }
     }
 

@@ -18,13 +18,13 @@ const L2_BYTES_DEFAULT: usize = 256 << 10;
 
 /// Inspects this machine: processors, caches, BPF support and the cost table.
 #[must_use]
-pub fn inspect() -> Machine {
+pub fn inspect_machine() -> Machine {
     let found = sys::machine::Machine::detect();
     let level =
         |level: usize, otherwise| found.cache_sizes.get(level).copied().unwrap_or(otherwise);
     Machine {
         processors: found.processor_count,
-        path_processors: processors::processors(),
+        path_processors: processors::path_processors(),
         l1d: level(0, L1D_BYTES_DEFAULT),
         l2: level(1, L2_BYTES_DEFAULT),
         kernel: probe_kernel(found.release.clone()),
@@ -41,11 +41,11 @@ fn cost_table() -> Costs {
         Costs { origin, ..costs }
     };
     let Some(folder) = calibrate::state_directory() else { return Costs::default() };
-    match calibrate::load(&folder) {
+    match calibrate::load_stored_costs(&folder) {
         Ok(None) => Costs::default(),
         Ok(Some(kept)) => match kept.check_machine() {
             Ok(()) if kept.costs.is_calibrated() => {
-                Costs { origin: format!("measured here {}", kept.age()), ..kept.costs }
+                Costs { origin: format!("measured here {}", kept.format_age()), ..kept.costs }
             }
             // The stored costs come only from runs, without a calibration.
             Ok(()) => {
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn inspection_of_this_machine_yields_planner_inputs() {
-        let machine = inspect();
+        let machine = inspect_machine();
         assert!(machine.processors > 0 && machine.l1d > 0 && machine.l2 >= machine.l1d);
         match machine.kernel {
             Kernel::Open { release, .. } => assert!(!release.is_empty()),

@@ -116,7 +116,7 @@ impl SessionNumbering {
     }
 
     /// Returns the session numbers that the filter of this node may use.
-    pub(crate) fn numbers(&self, node: usize) -> SessionNumbers {
+    pub(crate) fn session_numbers(&self, node: usize) -> SessionNumbers {
         let share = self.shares.iter().find(|(known, _)| *known == node);
         match share.filter(|_| !self.independent) {
             Some((_, SessionNumberShare::Initial(number))) => {
@@ -151,7 +151,7 @@ fn numbering_nodes<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<It
 
 /// Returns the edges and the sources of a graph. Nodes are identified by their numbers in
 /// `numbers`.
-pub(crate) fn links_by_node_number(graph: &Graph, numbers: &[usize]) -> PathEdges {
+pub(crate) fn edges_by_node_number(graph: &Graph, numbers: &[usize]) -> PathEdges {
     let number = |id: NodeId| numbers[id.0];
     PathEdges {
         edges: graph.edges.iter().map(|edge| (number(edge.from), number(edge.to))).collect(),
@@ -189,14 +189,18 @@ mod tests {
     fn a14_single_filter_has_all_numbers_and_several_count_in_steps() {
         let (one, nodes) = udp_graph(&[3]);
         let numbering = SessionNumbering::for_first_plan(&one, &nodes, false);
-        assert_eq!(numbering.numbers(3), SessionNumbers::for_initial_filter(0, 1));
+        assert_eq!(numbering.session_numbers(3), SessionNumbers::for_initial_filter(0, 1));
         let (three, nodes) = udp_graph(&[3, 5, 9]);
         let numbering = SessionNumbering::for_first_plan(&three, &nodes, false);
-        let numbers = [3, 5, 9].map(|node| numbering.numbers(node).first());
+        let numbers = [3, 5, 9].map(|node| numbering.session_numbers(node).first());
         assert_eq!(numbers, [1, 2, 3]);
-        assert_eq!(numbering.numbers(5).next_after(2), Some(5));
+        assert_eq!(numbering.session_numbers(5).next_after(2), Some(5));
         let old = SessionNumbering::for_first_plan(&three, &nodes, true);
-        assert_eq!(old.numbers(5), SessionNumbers::ALL, "as records of the first forms have it");
+        assert_eq!(
+            old.session_numbers(5),
+            SessionNumbers::ALL,
+            "as records of the first forms have it"
+        );
     }
 
     #[test]
@@ -205,7 +209,7 @@ mod tests {
         let numbering = SessionNumbering::for_first_plan(&none, &[0, 1], false);
         let (one, nodes) = udp_graph(&[7]);
         assert_eq!(
-            numbering.for_next_plan(&one, &nodes).numbers(7),
+            numbering.for_next_plan(&one, &nodes).session_numbers(7),
             SessionNumbers::for_initial_filter(0, 1)
         );
     }
@@ -235,13 +239,13 @@ mod tests {
                 numbering = numbering.for_next_plan(&graph, &nodes);
                 assert_eq!(numbering.shortage_message(), None);
                 let numbers: HashSet<_> =
-                    there.iter().map(|node| numbering.numbers(*node)).collect();
+                    there.iter().map(|node| numbering.session_numbers(*node)).collect();
                 assert_eq!(numbers.len(), there.len(), "each has its own");
                 for node in there.iter().filter(|node| kept.contains(node)) {
-                    assert_eq!(numbering.numbers(*node), before.numbers(*node));
+                    assert_eq!(numbering.session_numbers(*node), before.session_numbers(*node));
                 }
                 for node in there.iter().filter(|node| !kept.contains(node)) {
-                    let new = numbering.numbers(*node);
+                    let new = numbering.session_numbers(*node);
                     let since = given.iter().rev().position(|old| *old == new);
                     assert!(since.is_none_or(|since| since > 32), "after {since:?}");
                     given.push(new);

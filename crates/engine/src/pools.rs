@@ -30,7 +30,7 @@ pub(crate) fn intake_config_for_length(longest: usize) -> PoolConfig {
 }
 
 pub(crate) fn create_pool(config: PoolConfig, steps: &RollbackLog) -> Result<Pool, BuildError> {
-    steps.announce(StepResource::Memory, "a pool")?;
+    steps.announce_creation(StepResource::Memory, "a pool")?;
     Ok(Pool::new(allocate_dbuf_id()?, config)?)
 }
 

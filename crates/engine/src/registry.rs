@@ -1,9 +1,9 @@
 //! The registry of all names that a request may use: the filters of `filter`, the sources and sinks
 //! of `endpoint`, and the spaces of this machine (CONTRACT 27).
 
-use crate::compiler::Libpcap;
-use crate::keys::{FixedKeyReader, KeyFiles};
-use crate::names::MachineNameCache;
+use crate::compiler::LibpcapCompiler;
+use crate::keys::{FixedKeyReader, KeyFileReader};
+use crate::machine_names::MachineNameCache;
 use filter::{
     Arguments, Description, EndpointFacts, ExpressionCompiler, FilterKind, KeyReader, LinkType,
     Mistake, NameResolver,
@@ -51,7 +51,11 @@ const fn test_filters() -> [&'static Description; 0] {
 
 #[cfg(feature = "testing")]
 const fn test_filters() -> [&'static Description; 3] {
-    [&crate::testing::PANICS, &crate::testing::HOSTILE, &crate::testing::LIAR]
+    [
+        &crate::testing::PANICKING_FILTER,
+        &crate::testing::HOSTILE_FILTER,
+        &crate::testing::LYING_FILTER,
+    ]
 }
 
 impl Registry for MachineRegistry {
@@ -71,7 +75,7 @@ impl Registry for MachineRegistry {
         endpoint::catalog::find_source(name).map(|entry| entry.description).or_else(program)
     }
 
-    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
+    fn endpoint_facts(&self, entry: &Description) -> &'static EndpointFacts {
         let facts = match entry.kind {
             FilterKind::Source => {
                 endpoint::catalog::find_source(entry.name).map(|entry| &entry.facts)
@@ -97,7 +101,7 @@ impl Registry for MachineRegistry {
         vec!["kernel", "thread*"]
     }
 
-    fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+    fn argument_refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         let runs_here = *self != Self::Untrusted || entry.emit_twin.is_some();
         match endpoint::catalog::find_process(entry.name) {
             Some(program) if *self != Self::Untrusted => {
@@ -122,7 +126,7 @@ impl Registry for MachineRegistry {
     fn compiler(&self) -> Option<Arc<dyn ExpressionCompiler>> {
         match self {
             Self::Untrusted => None,
-            _ => Some(Arc::new(Libpcap::new(*self == Self::Local))),
+            _ => Some(Arc::new(LibpcapCompiler::new(*self == Self::Local))),
         }
     }
 
@@ -130,15 +134,17 @@ impl Registry for MachineRegistry {
         (*self == Self::Local).then(|| Arc::new(MachineNameCache::default()) as _)
     }
 
-    fn keys(&self) -> Option<Arc<dyn KeyReader>> {
+    fn key_reader(&self) -> Option<Arc<dyn KeyReader>> {
         match self {
-            Self::Local | Self::Recorded => Some(Arc::new(KeyFiles)),
+            Self::Local | Self::Recorded => Some(Arc::new(KeyFileReader)),
             Self::Untrusted => None,
             Self::Calibration => Some(Arc::new(FixedKeyReader)),
         }
     }
 
     fn one_way_reason(&self, source: &Description, arguments: &Arguments) -> Option<String> {
-        (*self == Self::Local).then(|| endpoint::one_way_reason(source, arguments)).flatten()
+        (*self == Self::Local)
+            .then(|| endpoint::one_way_capture_reason(source, arguments))
+            .flatten()
     }
 }

@@ -12,14 +12,14 @@ use crate::adapt::AdaptationThread;
 use crate::build::BuiltPath;
 use crate::change::ChangeRepeater;
 use crate::kernel::{KernelSpace, ProgramTotals};
-use crate::live::Live;
+use crate::live::PathHandle;
 use crate::path::processors;
-use crate::path::running::Kernels;
+use crate::path::running_path::SharedKernelSpaces;
 use crate::path::starter::{EndedSpace, SpaceThread, ThreadStarter};
 use endpoint::SourceCounters;
 use runtime::counters::SpaceCounters;
 use runtime::failure::PathFailure;
-use runtime::latency::{Latency, LatencyBreach};
+use runtime::latency::{LatencyBreach, LatencyReport};
 use runtime::ledger::Ledger;
 use runtime::report::{self, NodeReport};
 use runtime::space::{Space, SpaceResults, results};
@@ -42,7 +42,7 @@ pub struct StopConditions<'f> {
     /// The progress callback, if any.
     pub watch: Option<ProgressWatch<'f>>,
     /// The callback for latency breaches, if any.
-    pub alarm: Option<Alarm<'f>>,
+    pub alarm: Option<LatencyAlarm<'f>>,
     /// The callback for failures of pipelines while others continue, if any.
     pub failure: Option<FailureReporter<'f>>,
 }
@@ -65,13 +65,13 @@ impl fmt::Debug for FailureReporter<'_> {
 /// A callback for blocks that exceed the latency bound of the request, called at most once a
 /// second.
 #[derive(Clone, Copy)]
-pub struct Alarm<'f>(
+pub struct LatencyAlarm<'f>(
     /// The function to call. The thread that waits for the end of the run calls it, so it must not
     /// block.
     pub &'f dyn Fn(&LatencyBreach),
 );
 
-impl fmt::Debug for Alarm<'_> {
+impl fmt::Debug for LatencyAlarm<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Alarm")
     }
@@ -110,7 +110,7 @@ pub struct Progress {
 
 /// The result of a run: its ledger, reports, failures and duration.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// The final ledger, merged from all paths of the run.
     pub ledger: Ledger,
     /// Reports of filters and sinks, each with the plan index of its node.
@@ -124,7 +124,7 @@ pub struct Outcome {
     /// Automatic changes that the paths made, with their reasons.
     pub adapted: Vec<String>,
     /// Latency of blocks; `None` if the request does not bound it.
-    pub latency: Option<Latency>,
+    pub latency: Option<LatencyReport>,
     /// True if a signal or the time limit ended the run.
     pub stopped: bool,
     /// Duration of the run, in ns.
@@ -136,15 +136,15 @@ pub struct Outcome {
 /// # Errors
 ///
 /// Fails if the kernel refuses a thread or a descriptor; the allocation is then rolled back.
-pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outcome> {
+pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<RunOutcome> {
     let begin = sys::clock::monotonic_ns();
     let steps = paths.first().map_or_else(RollbackLog::default, |path| path.steps.clone());
     let logs: Vec<RollbackLog> = paths.iter().map(|path| path.steps.clone()).collect();
-    let started = SpaceThreads::all(&paths, &steps);
+    let started = SpaceThreads::start_all(&paths, &steps);
     let SpaceThreads { starters, threads, done, results, running } = match started {
         Ok(started) => started,
         Err(error) => {
-            paths.iter().for_each(|path| path.live.set_starter(None));
+            paths.iter().for_each(|path| path.live.set_thread_starter(None));
             drop(paths);
             logs.iter().for_each(RollbackLog::roll_back);
             return Err(error);
@@ -167,7 +167,7 @@ pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outc
             thread.run_space(space);
         }
         if let Some(live) = lives.last() {
-            live.set_starter(Some(starter));
+            live.set_thread_starter(Some(starter));
         }
     }
     steps.announce_step("all runs");
@@ -177,12 +177,12 @@ pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outc
     let stopped = wait::wait_for_end(&controls, until, (begin, alarms), &done, &results, &running);
     drop((watcher, changer));
     steps.announce_step("all has ended");
-    lives.iter().for_each(|live| live.set_starter(None));
+    lives.iter().for_each(|live| live.set_thread_starter(None));
     let mut all = stopped.results;
     all.sort_by_key(|(number, place, _)| (*number, *place));
     let mut outcome = build_outcome(all, (&kernels, &lives), stopped.was_stopped, begin);
     if let Some(live) = lives.first() {
-        use_plan_indices(live, &mut outcome);
+        convert_to_plan_indices(live, &mut outcome);
         outcome.adapted = live.adaptations();
         outcome.latency = live.latency();
     }
@@ -200,8 +200,8 @@ struct SpaceThreads {
 }
 
 impl SpaceThreads {
-    fn all(paths: &[BuiltPath], steps: &RollbackLog) -> sys::Result<Self> {
-        steps.announce(StepResource::Descriptor, "what tells that spaces have ended")?;
+    fn start_all(paths: &[BuiltPath], steps: &RollbackLog) -> sys::Result<Self> {
+        steps.announce_creation(StepResource::Descriptor, "what tells that spaces have ended")?;
         let done = Arc::new(EventFd::new()?);
         let (ended, results) = mpsc::channel();
         let running = Arc::new(AtomicUsize::new(0));
@@ -218,7 +218,7 @@ impl SpaceThreads {
         let of_path = |(starter, path): (&ThreadStarter, &BuiltPath)| {
             let spaces = path.spaces.iter().enumerate();
             let thread = |(place, space): (usize, &Space)| {
-                steps.announce(StepResource::Thread, &space.name)?;
+                steps.announce_creation(StepResource::Thread, &space.name)?;
                 starter.start(space.name.clone(), place)
             };
             spaces.map(thread).collect::<sys::Result<Vec<SpaceThread>>>()
@@ -234,13 +234,13 @@ impl SpaceThreads {
 ///
 /// A filter must not emit more blocks in one call than fit in a ring. A path with a program may
 /// hang, because the two halves of the program must run concurrently.
-pub fn run_in_calling_thread(paths: Vec<BuiltPath>) -> Outcome {
+pub fn run_in_calling_thread(paths: Vec<BuiltPath>) -> RunOutcome {
     let begin = sys::clock::monotonic_ns();
     let mut ended: Vec<EndedSpace> = Vec::new();
     let mut kernels = Vec::new();
     let lives: Vec<_> = paths.iter().map(BuiltPath::live).collect();
     paths.iter().for_each(|path| path.steps.commit());
-    lives.iter().for_each(|live| live.set_starter(None));
+    lives.iter().for_each(|live| live.set_thread_starter(None));
     for (number, path) in paths.into_iter().enumerate() {
         kernels.push(path.kernels);
         let mut spaces: Vec<Option<Space>> = path.spaces.into_iter().map(Some).collect();
@@ -261,23 +261,23 @@ pub fn run_in_calling_thread(paths: Vec<BuiltPath>) -> Outcome {
     }
     ended.sort_by_key(|(number, place, _)| (*number, *place));
     let mut outcome = build_outcome(ended, (&kernels, &lives), false, begin);
-    lives.first().into_iter().for_each(|live| use_plan_indices(live, &mut outcome));
+    lives.first().into_iter().for_each(|live| convert_to_plan_indices(live, &mut outcome));
     outcome
 }
 
 /// Replaces node and edge numbers in an outcome with plan indices.
-fn use_plan_indices(live: &Live, outcome: &mut Outcome) {
-    live.use_plan_indices(&mut outcome.ledger, &mut outcome.reports);
+fn convert_to_plan_indices(live: &PathHandle, outcome: &mut RunOutcome) {
+    live.convert_to_plan_indices(&mut outcome.ledger, &mut outcome.reports);
     live.convert_programs_to_plan_indices(&mut outcome.programs);
 }
 
 fn build_outcome(
     ended: Vec<EndedSpace>,
-    (kernels, lives): (&[Kernels], &[Live]),
+    (kernels, lives): (&[SharedKernelSpaces], &[PathHandle]),
     stopped: bool,
     begin: u64,
-) -> Outcome {
-    let mut outcome = Outcome { stopped, ..Outcome::default() };
+) -> RunOutcome {
+    let mut outcome = RunOutcome { stopped, ..RunOutcome::default() };
     let paths = ended.iter().map(|(number, _, _)| number + 1).max().unwrap_or(0);
     let mut by_path: Vec<Vec<SpaceResults>> = (0..paths).map(|_| Vec::new()).collect();
     for (number, _, results) in ended {

@@ -6,7 +6,7 @@
 //! space wakes the thread and would change that state. A process in the path (a program or a
 //! sandboxed filter) is reported by the space that feeds it.
 
-use crate::live::{CounterFreshness, Live};
+use crate::live::{CounterFreshness, PathHandle};
 use pipeline::plan::Plan;
 use runtime::space::SpaceResources;
 use sys::task::{self, Task};
@@ -43,7 +43,7 @@ pub enum SpaceTask {
 
 /// A failure to pin a space to processors.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PinError {
+pub enum CpuPinError {
     /// The space has ended or has not started.
     #[error("it has ended")]
     Ended,
@@ -52,12 +52,12 @@ pub enum PinError {
     System(sys::Error),
 }
 
-impl Live {
+impl PathHandle {
     /// Returns the status of each child process in the path: a program or a sandboxed filter. `has`
     /// contains the resources that the path's spaces have reported.
-    pub(crate) fn processes(&self, has: &[SpaceResources]) -> Vec<SpaceStatus> {
+    pub(crate) fn process_statuses(&self, has: &[SpaceResources]) -> Vec<SpaceStatus> {
         let Some(whole) = self.running_path() else { return Vec::new() };
-        let state = whole.state();
+        let state = whole.lock_state();
         let (node, _) = state.plan_indices();
         let mut found: Vec<SpaceStatus> = Vec::new();
         for (number, process) in has.iter().flat_map(|has| &has.processes) {
@@ -65,7 +65,7 @@ impl Live {
             if found.iter().any(|known| known.runner == runs) {
                 continue;
             }
-            let name = space_of(&state.plan, node.index_of(*number));
+            let name = space_name(&state.plan, node.index_of(*number));
             let task = Task::read_process(*process);
             // The id of an ended process may belong to a child of another process now.
             let task = task.filter(|task| task.parent == std::process::id());
@@ -90,30 +90,30 @@ impl Live {
     ///
     /// Fails if the space has ended or has not started, if a thread of the caller runs it, or if
     /// the kernel refuses.
-    pub fn pin(&self, found: &SpaceStatus, processors: &[usize]) -> Result<(), PinError> {
+    pub fn pin_space(&self, found: &SpaceStatus, processors: &[usize]) -> Result<(), CpuPinError> {
         match found.runner {
             Some(SpaceTask::Process(process)) => pin_child_process(process, processors),
             Some(SpaceTask::Thread(thread)) => {
                 let all = self.command_queues();
                 let those = all.iter().find(|queue| queue.thread_id() == Some(thread));
                 let kept = those.and_then(|queue| queue.pin_thread(processors));
-                kept.ok_or(PinError::Ended)?.map_err(PinError::System)
+                kept.ok_or(CpuPinError::Ended)?.map_err(CpuPinError::System)
             }
-            None => Err(PinError::Ended),
+            None => Err(CpuPinError::Ended),
         }
     }
 }
 
 /// Pins a child of this process to these processors. Fails if the process is not a child or has
 /// ended, or if the kernel refuses.
-pub fn pin_child_process(process: u32, processors: &[usize]) -> Result<(), PinError> {
+pub fn pin_child_process(process: u32, processors: &[usize]) -> Result<(), CpuPinError> {
     let ours = |task: &Task| task.parent == std::process::id();
-    Task::read_process(process).filter(ours).ok_or(PinError::Ended)?;
-    task::pin_process(process, processors).map_err(PinError::System)
+    Task::read_process(process).filter(ours).ok_or(CpuPinError::Ended)?;
+    task::pin_process(process, processors).map_err(CpuPinError::System)
 }
 
 /// Returns the name of a node's space, or "gone" if the current plan does not contain the node.
-fn space_of(plan: &Plan, place: usize) -> String {
+fn space_name(plan: &Plan, place: usize) -> String {
     let space = plan.placements.get(place).and_then(|placed| plan.spaces.get(placed.space));
     space.map_or_else(|| "gone".to_owned(), |space| space.name.clone())
 }

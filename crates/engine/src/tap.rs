@@ -1,7 +1,7 @@
 //! Taps of a running path: lookup of the node that the user names, and of its spaces.
 
 use crate::kernel::KernelSpace;
-use crate::live::Live;
+use crate::live::PathHandle;
 use crate::registry::MachineRegistry;
 use endpoint::sink::json::JsonLines;
 pub use endpoint::tap_ring::TapRingWriter;
@@ -11,8 +11,8 @@ use pipeline::explain;
 use pipeline::graph::NodeId;
 use pipeline::plan::SpaceKind;
 use runtime::commands::CommandError;
-use runtime::space::select::SelectedClasses;
-use runtime::space::tap::{OverrunPolicy, Tap, TapEndHandle, TapOrigin, TapStart};
+use runtime::space::class_selection::SelectedClasses;
+use runtime::space::tap::{OverrunPolicy, Tap, TapOrigin, TapStart, TapStopHandle};
 use runtime::space::tap_form::{MessageGatherer, TapForm};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -101,7 +101,7 @@ pub struct TapRequest {
 struct KernelTap {
     kernels: Weak<Mutex<Vec<KernelSpace>>>,
     number: usize,
-    reader: TapEndHandle,
+    reader: TapStopHandle,
 }
 
 impl Drop for KernelTap {
@@ -112,7 +112,7 @@ impl Drop for KernelTap {
     }
 }
 
-impl Live {
+impl PathHandle {
     /// Starts a tap. Waits at most `limit` for each response of a space.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl Live {
                        `all` of the source with this start";
             return Err(TapError::NotTappable(why.to_owned()));
         }
-        let classes = classes.map(|label| self.classes_leaving(number, &label)).transpose()?;
+        let classes = classes.map(|label| self.outgoing_classes(number, &label)).transpose()?;
         // A replicated node has one space per replica.
         let spaces: Vec<usize> = (0..self.space_names().len())
             .filter(|space| {
@@ -155,7 +155,7 @@ impl Live {
             if in_kernel {
                 feed.set_fed_by_kernel();
             }
-            let began = self.execute(space, limit, move |space| space.tap(number, since, feed));
+            let began = self.execute(space, limit, move |space| space.add_tap(number, since, feed));
             let Some(began) = began.map_err(TapError::SpaceUnavailable)? else {
                 let why = "it was changed at this moment: try again".to_owned();
                 return Err(TapError::NotTappable(why));
@@ -171,9 +171,9 @@ impl Live {
         // A change of the path may move the node into the kernel or out of it while it is read.
         if (in_kernel || since.is_none() && !self.is_source(number))
             && let Some(held) =
-                self.open_kernel_tap((number, tap.end_handle()), limit, in_kernel)?
+                self.open_kernel_tap((number, tap.stop_handle()), limit, in_kernel)?
         {
-            tap.hold(Box::new(held));
+            tap.own_until_end(Box::new(held));
         }
         Ok((tap, whole.unwrap_or_default()))
     }
@@ -209,7 +209,7 @@ impl Live {
     pub(crate) fn node_number(&self, wanted: Option<&TapNode>) -> Result<usize, TapError> {
         let unknown = || TapError::NotTappable("this path was not built from a plan".to_owned());
         let whole = self.running_path().ok_or_else(unknown)?;
-        let state = whole.state();
+        let state = whole.lock_state();
         let plan = &state.plan;
         let at = match wanted {
             Some(TapNode::Number(number)) => {
@@ -251,7 +251,7 @@ impl Live {
 
     /// Returns true if a kernel program has a tap for the output of a node.
     fn has_kernel_tap(&self, number: usize) -> bool {
-        let kernels = self.kernels().and_then(|kernels| kernels.upgrade());
+        let kernels = self.kernel_spaces().and_then(|kernels| kernels.upgrade());
         kernels.is_some_and(|kernels| {
             let kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
             kernels.iter().any(|kernel| kernel.has_tap(number))
@@ -270,11 +270,11 @@ impl Live {
     /// `in_kernel` is true, the node must be in the kernel: fails if no program contains it.
     fn open_kernel_tap(
         &self,
-        (number, reader): (usize, TapEndHandle),
+        (number, reader): (usize, TapStopHandle),
         limit: Duration,
         in_kernel: bool,
     ) -> Result<Option<KernelTap>, TapError> {
-        let Some(kernels) = self.kernels() else { return Ok(None) };
+        let Some(kernels) = self.kernel_spaces() else { return Ok(None) };
         let Some(running) = kernels.upgrade() else {
             return Err(TapError::SpaceUnavailable(CommandError::Ended));
         };
@@ -296,9 +296,9 @@ impl Live {
 
     /// Returns the list of kernel programs of this path, or `None` for a path that was not built
     /// from a plan.
-    fn kernels(&self) -> Option<Weak<Mutex<Vec<KernelSpace>>>> {
+    fn kernel_spaces(&self) -> Option<Weak<Mutex<Vec<KernelSpace>>>> {
         let (whole, part) = self.whole_path()?;
-        Some(whole.state().parts.get(part)?.kernels.clone())
+        Some(whole.lock_state().parts.get(part)?.kernels.clone())
     }
 
     /// Fails if all filters downstream of a source run in the kernel, because no block then reaches
@@ -339,15 +339,15 @@ impl Live {
     /// Returns the classes that a label selects among the blocks that leave a node. Some nodes
     /// assign certain classes only if an arc names them. Fails if the label selects such a class
     /// and no arc names it.
-    fn classes_leaving(&self, number: usize, label: &str) -> Result<SelectedClasses, TapError> {
+    fn outgoing_classes(&self, number: usize, label: &str) -> Result<SelectedClasses, TapError> {
         let classes = self.outgoing_class_set(number, label)?;
         let (plan, at) = (self.plan(), self.node_with_number(number));
         let node = plan.as_ref().zip(at).map(|(plan, at)| (&plan.graph, at));
         let used = node.and_then(|(graph, at)| graph.node(at).filter());
         let on_request = used.and_then(|used| used.description.classes_on_request);
         if let (Some((graph, at)), Some(used), Some(made)) = (node, used, on_request)
-            && classes.names_any(made)
-            && !graph.outputs(at).any(|edge| graph.names_any(edge, made))
+            && classes.names_class_within(made)
+            && !graph.outputs(at).any(|edge| graph.names_class_within(edge, made))
         {
             let name = used.description.name;
             return Err(TapError::NotTappable(format!(
@@ -355,7 +355,9 @@ impl Live {
                  such as `streamline set PATH add discard below {name}/{label}`"
             )));
         }
-        Ok(SelectedClasses::ranges(classes.without_unnamed(on_request).ranges().to_vec()))
+        Ok(SelectedClasses::from_ranges(
+            classes.without_unrequested_classes(on_request).ranges().to_vec(),
+        ))
     }
 
     /// Returns the classes that a label selects among the blocks that leave a node, as ranges.
@@ -381,7 +383,7 @@ impl Live {
         let (Some(whole), Some(at)) = (self.running_path(), self.node_with_number(number)) else {
             return Err(TapError::UnresolvedNode("there is no such node".to_owned()));
         };
-        let state = whole.state();
+        let state = whole.lock_state();
         let graph = &state.plan.graph;
         let leaving = explain::node_facts(graph, at.0).form.unwrap_or(Form::Bytes);
         Ok(match form {

@@ -6,7 +6,7 @@ use filter::prelude::*;
 use sys::hostile_syscalls::{HOSTILE_ACT_NAMES, HostileAct};
 
 /// Description of a filter that panics on blocks of a chosen length.
-pub(crate) const PANICS: Description = Description {
+pub(crate) const PANICKING_FILTER: Description = Description {
     name: "panics",
     summary: "panic at blocks of one length; only in test builds",
     details: "Panics at every block with this many bytes in view; leaves the others as they are.",
@@ -23,7 +23,7 @@ pub(crate) const PANICS: Description = Description {
 
 /// Description of a filter that misbehaves on its hundredth block, for example with a forbidden
 /// system call.
-pub(crate) const HOSTILE: Description = Description {
+pub(crate) const HOSTILE_FILTER: Description = Description {
     name: "hostile",
     summary: "do harm at the hundredth block; only in test builds",
     details: "Leaves blocks as they are, until it acts as `deed` says.",
@@ -62,7 +62,7 @@ impl Classify for HostileFilter {
 }
 
 /// Description of a filter that counts blocks and misbehaves when its state is moved.
-pub(crate) const LIAR: Description = Description {
+pub(crate) const LYING_FILTER: Description = Description {
     name: "liar",
     summary: "count blocks, and lie when asked for the count; only in test builds",
     details: "Leaves blocks as they are. Misbehaves as `lie` says when its state is saved, or \

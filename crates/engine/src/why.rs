@@ -12,7 +12,7 @@
 
 use crate::record::RecordMode;
 use abi::Class;
-use filter::general::bpf::flow::FlowMatcher;
+use filter::general::bpf::flow_matcher::FlowMatcher;
 use filter::{
     Amount, Arguments, Batch, Block, Classes, Counts, LaneMask, Mistake, Time, Value, lanes,
 };
@@ -94,7 +94,7 @@ impl FlowQuery {
         let mut arguments = Arguments::default();
         arguments.set("expression", Value::Text(expression.to_owned()));
         let matcher = FlowMatcher::new(arguments)?;
-        let domain = |id| match record_mode.has_independent_numbers() {
+        let domain = |id| match record_mode.has_independent_session_numbers() {
             true => numbering_node(graph, id),
             false => 0,
         };
@@ -108,15 +108,17 @@ impl FlowQuery {
             numbers: HashMap::new(),
             packets: HashMap::new(),
         };
-        let upstream =
-            graph.nodes_with_ids().map(|(id, _)| upstream(graph, id).unwrap_or(id).0).collect();
+        let upstream = graph
+            .nodes_with_ids()
+            .map(|(id, _)| upstream_node(graph, id).unwrap_or(id).0)
+            .collect();
         Ok(Self { nodes, upstream, state: Mutex::new(state) })
     }
 
     /// Returns the fate of the flow's blocks at each node of the plan.
     #[must_use]
     pub fn node_fates(&self) -> Vec<NodeFate> {
-        self.state().rows.values().cloned().collect()
+        self.lock_state().rows.values().cloned().collect()
     }
 
     /// Prepares a second run of the path, if the first run was incomplete. It was incomplete if
@@ -124,11 +126,11 @@ impl FlowQuery {
     /// ports. In this case, discards the recorded fates and returns true; the second run recognizes
     /// these fragments. Otherwise does nothing and returns false.
     #[must_use]
-    pub fn rewind(&self) -> bool {
-        let mut state = self.state();
+    pub fn rewind_if_incomplete(&self) -> bool {
+        let mut state = self.lock_state();
         let missed = state.matcher.has_missed_fragments();
         if missed {
-            state.matcher.rewind();
+            state.matcher.prepare_second_pass();
             state.rows.clear();
             state.sessions.clear();
             state.held.clear();
@@ -138,7 +140,7 @@ impl FlowQuery {
         missed
     }
 
-    fn state(&self) -> MutexGuard<'_, QueryState> {
+    fn lock_state(&self) -> MutexGuard<'_, QueryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -151,7 +153,7 @@ impl FlowQuery {
     /// Assigns the next packet number to a block from a source. Remembers the number if the block
     /// is a frame of the flow, for at most [`PACKET_NUMBERS_MAX`] frames.
     fn number_packet(&self, planned: usize, block: &Block<'_>) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let number = state.packets.entry(planned).or_default();
         *number += 1;
         let number = *number;
@@ -165,7 +167,7 @@ impl FlowQuery {
 
     /// Records the arrival of a block at a node. Returns true if the block belongs to the flow.
     fn record_arrival(&self, planned: usize, block: &Block<'_>) -> bool {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let upstream = self.upstream.get(planned).copied().unwrap_or(planned);
         let domain = self.nodes.get(upstream).map_or(0, |(_, domain)| *domain);
         if !state.is_flow_block(domain, block) {
@@ -187,7 +189,7 @@ impl FlowQuery {
         (before, after): (&Counts, &Counts),
         (reasons, block, now): (&[&str], u64, Time),
     ) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         if after.held.blocks > before.held.blocks {
             state.held.insert((planned, block), now);
             state.node_fate(planned).held += 1;
@@ -211,7 +213,7 @@ impl FlowQuery {
 
     /// Records the departure of a block from a node. `wanted` is true if an arc selects the block.
     fn record_departure(&self, planned: usize, block: &Block<'_>, wanted: bool, now: Time) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let (classes, domain) =
             self.nodes.get(planned).map_or((&[][..], 0), |(classes, domain)| (classes, *domain));
         if !state.is_flow_block(domain, block) {
@@ -254,7 +256,7 @@ const fn belongs_to_request(node: &Node) -> bool {
 impl Observer for FlowObserver {
     fn before_node(&mut self, node: &Node, batch: &Batch<'_>) {
         let blocks =
-            lanes(batch.live()).filter(|_| belongs_to_request(node)).map(|l| batch.block(l));
+            lanes(batch.live_lanes()).filter(|_| belongs_to_request(node)).map(|l| batch.block(l));
         let ours = blocks.filter(|block| self.why.record_arrival(node.number, block));
         // A batch has one block. Even blocks that a filter releases together are routed one by one.
         let running = match *ours.collect::<Vec<_>>() {
@@ -275,7 +277,7 @@ impl Observer for FlowObserver {
     }
 
     fn before_routing(&mut self, node: &Node, batch: &Batch<'_>, wanted: LaneMask, now: Time) {
-        for l in lanes(batch.live()).filter(|_| belongs_to_request(node)) {
+        for l in lanes(batch.live_lanes()).filter(|_| belongs_to_request(node)) {
             let block = batch.block(l);
             if matches!(node.operator, Operator::Source(_)) {
                 self.why.number_packet(node.number, &block);
@@ -328,14 +330,14 @@ fn frame_key(block: &Block<'_>) -> u64 {
 
 /// Returns the node at the start of a node's first input edge, ignoring back edges, or `None` if
 /// there is no such edge.
-fn upstream(graph: &Graph, id: NodeId) -> Option<NodeId> {
+fn upstream_node(graph: &Graph, id: NodeId) -> Option<NodeId> {
     graph.inputs(id).find(|edge| !edge.back).map(|edge| edge.from)
 }
 
 /// Returns a node and the nodes upstream of it, nearest first. Follows only the first input of each
 /// node.
 fn node_and_upstream(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> {
-    std::iter::successors(Some(id), |at| upstream(graph, *at)).take(graph.nodes.len())
+    std::iter::successors(Some(id), |at| upstream_node(graph, *at)).take(graph.nodes.len())
 }
 
 /// Returns the node that numbers the sessions of the blocks that leave a node. This is the node

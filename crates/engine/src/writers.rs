@@ -1,9 +1,9 @@
 //! Writers of a running path: lookup of the node whose output a program writes, and of its space.
 
-use crate::live::Live;
+use crate::live::PathHandle;
 use crate::tap::{TapError, TapNode};
 use abi::Class;
-use endpoint::written::{self, WriterSocket, WriterSource, WrittenForm};
+use endpoint::external_writers::{self, WriterForm, WriterSocket, WriterSource};
 use filter::Form;
 use pipeline::explain;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct WriterRequest {
     pub capture: bool,
 }
 
-impl Live {
+impl PathHandle {
     /// Attaches a writer. Its blocks leave the node as if the node had emitted them. Returns the
     /// writer's end of the connection. Waits at most `limit` for each response of a space.
     ///
@@ -54,7 +54,8 @@ impl Live {
                        replicas";
             return Err(TapError::NotTappable(why.to_owned()));
         };
-        let (outside, inside) = written::pair().map_err(TapError::Machine)?;
+        let (outside, inside) =
+            external_writers::create_writer_pair().map_err(TapError::Machine)?;
         let writer = WriterSource::new(inside, form, class);
         let attached = self.execute(space, limit, move |space| space.attach_writer(number, writer));
         match attached.map_err(TapError::SpaceUnavailable)? {
@@ -66,18 +67,14 @@ impl Live {
     /// Returns the form of the blocks that are made from written bytes. It depends on the form of
     /// the node's output. `capture` is true if the writer writes a capture. Fails if such blocks
     /// cannot be made.
-    fn form_of_written_blocks(
-        &self,
-        number: usize,
-        capture: bool,
-    ) -> Result<WrittenForm, TapError> {
+    fn form_of_written_blocks(&self, number: usize, capture: bool) -> Result<WriterForm, TapError> {
         let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
             return Err(TapError::UnresolvedNode(
                 "this path has no such node: `streamline top PATH` lists its nodes".to_owned(),
             ));
         };
         let leaving = explain::node_facts(&plan.graph, at.0).form.unwrap_or(Form::Bytes);
-        WrittenForm::of(leaving, capture).map_err(TapError::NotTappable)
+        WriterForm::for_node_output(leaving, capture).map_err(TapError::NotTappable)
     }
 
     /// Returns the class of the blocks that are written to a node's output. Fails if the label does

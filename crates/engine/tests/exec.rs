@@ -1,9 +1,9 @@
 //! Tests of requests that contain programs, with real processes. The ledger must balance after each
 //! run, in blocks and, for programs, in bytes.
 
-use engine::build::{BuildError, Settings, build};
+use engine::build::{BuildError, RunSettings, build};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, StopConditions, run};
+use engine::run::{RunOutcome, StopConditions, run};
 use filter::Amount;
 use pipeline::plan::{Machine, Plan, plan};
 use runtime::failure::FailureCause;
@@ -20,8 +20,8 @@ fn plan_request(text: &str) -> Plan {
     plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan")
 }
 
-fn run_request(text: &str, count: Option<u64>, until: StopConditions<'_>) -> Outcome {
-    let settings = Settings { count, ..Settings::default() };
+fn run_request(text: &str, count: Option<u64>, until: StopConditions<'_>) -> RunOutcome {
+    let settings = RunSettings { count, ..RunSettings::default() };
     let paths = build(&plan_request(text), settings).expect("spaces");
     let outcome = run(paths, until).expect("a run");
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
@@ -29,13 +29,13 @@ fn run_request(text: &str, count: Option<u64>, until: StopConditions<'_>) -> Out
     outcome
 }
 
-fn run_to_end(text: &str) -> Outcome {
+fn run_to_end(text: &str) -> RunOutcome {
     let outcome = run_request(text, None, StopConditions::default());
     assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
     outcome
 }
 
-fn node_entry<'o>(outcome: &'o Outcome, name: &str) -> &'o NodeEntry {
+fn node_entry<'o>(outcome: &'o RunOutcome, name: &str) -> &'o NodeEntry {
     let mut named = outcome.ledger.filters.iter().filter(|node| node.name == name);
     let node = named.next().expect("the node is in the ledger");
     assert!(named.next().is_none(), "{name} has one line");
@@ -52,8 +52,8 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_FOLDER_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_FOLDER_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-exec-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).expect("a folder of its own");
@@ -282,7 +282,7 @@ fn programs_run_in_parallel_and_in_sequence() {
 }
 
 #[test]
-fn program_inherits_environment_and_only_the_id_counter() {
+fn program_inherits_environment_but_only_one_descriptor() {
     let folder = Folder::new();
     let (out, pid) = (folder.file_path("out"), folder.file_path("pid"));
     let script = "ls /proc/self/fd; env | grep -v ^_= | sort; pwd; id";
@@ -310,13 +310,13 @@ fn failed_build_starts_no_program() {
     let folder = Folder::new();
     let (mark, lines) = (folder.file_path("mark"), folder.write_lines(1));
     let text = format!("read {lines} | exec \"touch {mark}\" | files /proc/none");
-    let refused = build(&plan_request(&text), Settings::default());
+    let refused = build(&plan_request(&text), RunSettings::default());
     assert!(matches!(refused, Err(BuildError::Outside { .. })), "{refused:?}");
     assert!(!Path::new(&mark).exists());
     // A program of a path that never runs is killed.
     let pid = folder.file_path("pid");
     let text = format!("exec \"echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 1000\" | count");
-    let paths = build(&plan_request(&text), Settings::default()).expect("spaces");
+    let paths = build(&plan_request(&text), RunSettings::default()).expect("spaces");
     testkit::wait_until("it has started", || Path::new(&pid).exists());
     drop(paths);
     assert_process_gone(&folder.read_file("pid"));

@@ -5,18 +5,18 @@
 //! passes. `node_input_counts` returns the number of blocks that reached each node, in the order of
 //! the request's text.
 
-use engine::build::{Settings, build};
+use engine::build::{RunSettings, build};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, StopConditions, run};
+use engine::run::{RunOutcome, StopConditions, run};
 use pipeline::Registry as _;
 use pipeline::plan::{Machine, plan};
 
 /// Runs a request that must end without a failure.
-fn run_to_end(text: &str) -> Outcome {
+fn run_to_end(text: &str) -> RunOutcome {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
-    let paths = build(&plan, Settings::default()).expect("spaces");
+    let paths = build(&plan, RunSettings::default()).expect("spaces");
     let outcome = run(paths, StopConditions::default()).expect("a run");
     assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
@@ -153,7 +153,7 @@ fn a12_negation_passes_unanswered_blocks_unchanged() {
 /// active reader. [SL §7.1]
 #[test]
 fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
-    use engine::build::{PathOptions, build_with};
+    use engine::build::{PathOptions, build_with_options};
     use sys::rollback::{InjectedFault, RollbackLog};
     let text = "generate@thread0 count=100 | count@thread1 | inspect@thread2 | discard@thread3";
     let (graph, _) = pipeline::read_request(text, &MachineRegistry::Local);
@@ -161,8 +161,8 @@ fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
     // The log records steps only if a fault is configured; this one never occurs.
     let steps = RollbackLog::with_fault(InjectedFault::Fail(u32::MAX));
     let extras = PathOptions { steps: steps.clone(), ..PathOptions::default() };
-    let host = engine::kernel::point::AttachPoints::default();
-    let paths = build_with(&plan, Settings::default(), &host, &extras).expect("spaces");
+    let host = engine::kernel::shared_attach_point::AttachPoints::default();
+    let paths = build_with_options(&plan, RunSettings::default(), &host, &extras).expect("spaces");
     run(paths, StopConditions::default()).expect("a run");
     let inputs = steps.announced_steps();
     let active: Vec<_> = inputs.iter().filter_map(|t| t.strip_prefix("Nothing thread")).collect();

@@ -230,7 +230,9 @@ fn compare_expression(
         (Ok(_), Err(theirs)) => return Err(format!("only libpcap refuses it: {theirs}")),
         // libpcap's optimizer does not detect that the expression rejects all frames; then no frame
         // may match.
-        (Err(ours), Ok(theirs)) if ours.kind == ErrorKind::RejectsAll => (reject_all(), theirs),
+        (Err(ours), Ok(theirs)) if ours.kind == ErrorKind::RejectsAll => {
+            (reject_all_program(), theirs)
+        }
         (Err(ours), Ok(theirs)) => return Err(format!("only ours refuses it: {ours}\n{theirs}")),
     };
     counts.both += 1;
@@ -257,7 +259,7 @@ fn compare_expression(
 }
 
 /// Returns the program that accepts no frame.
-fn reject_all() -> ClassicProgram {
+fn reject_all_program() -> ClassicProgram {
     let refuse = Instruction::non_branching(ebpf::classic::insn::code::RET, 0);
     ClassicProgram::new(vec![refuse]).unwrap()
 }

@@ -1,13 +1,13 @@
 //! Tests of complete requests, which are parsed, checked, planned and run with each space in its
 //! own thread.
 
-use engine::build::{Settings, build};
+use engine::build::{RunSettings, build};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, StopConditions, run};
+use engine::run::{RunOutcome, StopConditions, run};
 use pipeline::plan::{Machine, plan};
 use std::path::{Path, PathBuf};
 
-fn run_request(text: &str, settings: Settings) -> Outcome {
+fn run_request(text: &str, settings: RunSettings) -> RunOutcome {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
@@ -17,13 +17,13 @@ fn run_request(text: &str, settings: Settings) -> Outcome {
     outcome
 }
 
-fn run_to_end(text: &str) -> Outcome {
-    let outcome = run_request(text, Settings::default());
+fn run_to_end(text: &str) -> RunOutcome {
+    let outcome = run_request(text, RunSettings::default());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     outcome
 }
 
-fn reported_count(outcome: &Outcome, filter: &str, row: &str) -> u64 {
+fn reported_count(outcome: &RunOutcome, filter: &str, row: &str) -> u64 {
     let report = outcome.reports.iter().find(|r| r.name == filter).expect("a report");
     report.report.rows.iter().find(|(name, _)| name == row).expect("a row").1
 }
@@ -110,7 +110,7 @@ fn n4_independent_pipelines_of_a_request_all_run() {
     let (graph, mistakes) = pipeline::read_request(missing, &MachineRegistry::Local);
     assert!(mistakes.is_empty());
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).unwrap();
-    let refused = build(&plan, Settings::default()).unwrap_err().to_string();
+    let refused = build(&plan, RunSettings::default()).unwrap_err().to_string();
     assert!(refused.contains("/nowhere.pcap"), "{refused}");
     let text = format!("generate count=5000 | count ; replay '{}' | inspect", capture_path());
     let outcome = run_to_end(&text);
@@ -122,7 +122,7 @@ fn n4_independent_pipelines_of_a_request_all_run() {
 fn count_limit_ends_the_run_with_a_balanced_ledger() {
     let folder = Folder::new("count");
     let file = folder.file_path("some.pcap");
-    let settings = Settings { count: Some(1234), ..Settings::default() };
+    let settings = RunSettings { count: Some(1234), ..RunSettings::default() };
     let outcome = run_request(&format!("generate seq=yes | pcap '{file}'"), settings);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert!(sequence_numbers(&file).into_iter().eq(0..1234));
@@ -131,14 +131,14 @@ fn count_limit_ends_the_run_with_a_balanced_ledger() {
 
 #[test]
 fn report_covers_at_most_the_block_limit() {
-    let settings = Settings { count: Some(1000), ..Settings::default() };
+    let settings = RunSettings { count: Some(1000), ..RunSettings::default() };
     let outcome = run_request("generate seq=yes | count", settings);
     assert_eq!(reported_count(&outcome, "count", "blocks"), 1000);
 }
 
 #[test]
 fn full_disk_ends_the_path_and_unwritten_blocks_are_counted() {
-    let settings = Settings::default();
+    let settings = RunSettings::default();
     let outcome = run_request("generate count=200000 size=1500 seq=yes | pcap /dev/full", settings);
     let failure = outcome.failures.first().expect("the disk is full").to_string();
     assert!(failure.contains("/dev/full"), "{failure}");

@@ -1,10 +1,10 @@
 //! Tests of commands to paths whose spaces work, sleep, block, have failed or have ended.
 
 use endpoint::{Failure, Sink, SinkEntry};
-use engine::build::{BuiltPath, Settings, build};
-use engine::live::{CounterFreshness, Live, Snapshot};
+use engine::build::{BuiltPath, RunSettings, build};
+use engine::live::{CounterFreshness, PathHandle, PathSnapshot};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, StopConditions, run, run_in_calling_thread};
+use engine::run::{RunOutcome, StopConditions, run, run_in_calling_thread};
 use filter::{Batch, Report, Time};
 use pipeline::plan::{Machine, plan};
 use runtime::commands::CommandError;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// A time limit so long that no test reaches it.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-fn build_paths(text: &str, settings: Settings) -> Vec<BuiltPath> {
+fn build_paths(text: &str, settings: RunSettings) -> Vec<BuiltPath> {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
@@ -26,9 +26,9 @@ fn build_paths(text: &str, settings: Settings) -> Vec<BuiltPath> {
 /// Runs a request while `act` runs, then stops it.
 fn run_while<T>(
     text: &str,
-    settings: Settings,
-    act: impl FnOnce(&Live) -> T,
-) -> (T, Live, Outcome) {
+    settings: RunSettings,
+    act: impl FnOnce(&PathHandle) -> T,
+) -> (T, PathHandle, RunOutcome) {
     let paths = build_paths(text, settings);
     let live = paths[0].live();
     std::thread::scope(|scope| {
@@ -39,21 +39,21 @@ fn run_while<T>(
     })
 }
 
-fn blocks_emitted(snapshot: &Snapshot) -> u64 {
+fn blocks_emitted(snapshot: &PathSnapshot) -> u64 {
     snapshot.ledger.sources[0].1.given.blocks
 }
 
 #[test]
 fn live_counters_balance_and_grow_to_the_final_counters() {
     let text = "generate rate=20000 | ipproto | count + discard";
-    let (snapshots, live, outcome) = run_while(text, Settings::default(), |live| {
-        let mut snapshots = vec![live.counters(TIME_LIMIT)];
+    let (snapshots, live, outcome) = run_while(text, RunSettings::default(), |live| {
+        let mut snapshots = vec![live.take_snapshot(TIME_LIMIT)];
         while snapshots.len() < 3 {
-            let next = live.counters(TIME_LIMIT);
+            let next = live.take_snapshot(TIME_LIMIT);
             if blocks_emitted(&next) > snapshots.last().map_or(0, blocks_emitted) {
                 snapshots.push(next);
             }
-            let totals = live.totals_ledger(TIME_LIMIT);
+            let totals = live.ledger_by_number(TIME_LIMIT);
             assert_eq!(totals.imbalances(), []);
             let before = snapshots.last().map_or(0, blocks_emitted);
             assert!(totals.sources[0].1.given.blocks >= before, "{totals:?}");
@@ -74,10 +74,10 @@ fn live_counters_balance_and_grow_to_the_final_counters() {
         );
     }
     assert!(live.has_ended());
-    let last = live.counters(TIME_LIMIT);
+    let last = live.take_snapshot(TIME_LIMIT);
     assert!(last.spaces.iter().all(|space| space.freshness == CounterFreshness::Ended), "{last:?}");
     assert_eq!(last.ledger, outcome.ledger, "an ended path tells its last counters");
-    assert_eq!(live.totals_ledger(TIME_LIMIT), outcome.ledger);
+    assert_eq!(live.ledger_by_number(TIME_LIMIT), outcome.ledger);
     assert_eq!(last.reports, outcome.reports);
     assert_eq!(live.execute(0, TIME_LIMIT, |_| ()), Err(CommandError::Ended));
     assert_eq!(live.execute(9, TIME_LIMIT, |_| ()), Err(CommandError::Ended), "no such space");
@@ -86,9 +86,9 @@ fn live_counters_balance_and_grow_to_the_final_counters() {
 #[test]
 fn snapshot_of_two_spaces_includes_ring_residents() {
     let text = "generate rate=50000 | count | pcap /dev/null";
-    let (snapshots, live, _) = run_while(text, Settings::default(), |live| {
+    let (snapshots, live, _) = run_while(text, RunSettings::default(), |live| {
         assert_eq!(live.space_names().len(), 2);
-        (0..50).map(|_| live.counters(TIME_LIMIT)).collect::<Vec<_>>()
+        (0..50).map(|_| live.take_snapshot(TIME_LIMIT)).collect::<Vec<_>>()
     });
     for snapshot in snapshots {
         assert_eq!(snapshot.ledger.imbalances(), []);
@@ -101,7 +101,7 @@ fn snapshot_of_two_spaces_includes_ring_residents() {
 #[test]
 fn sleeping_space_executes_commands() {
     for text in ["exec \"sleep 1000\" | count", "exec \"sleep 1000\" | count | exec \"cat\""] {
-        let (names, ..) = run_while(text, Settings::default(), |live| {
+        let (names, ..) = run_while(text, RunSettings::default(), |live| {
             let spaces = live.space_names().len();
             let name = |space| live.execute(space, TIME_LIMIT, |space| space.name.clone());
             (0..spaces).map(|space| name(space).expect("an answer")).collect::<Vec<_>>()
@@ -112,7 +112,7 @@ fn sleeping_space_executes_commands() {
 
 #[test]
 fn path_run_by_its_caller_executes_commands() {
-    let paths = build_paths("generate rate=1000 count=100 | count", Settings::default());
+    let paths = build_paths("generate rate=1000 count=100 | count", RunSettings::default());
     let live = paths[0].live();
     let ordered = std::thread::spawn(move || {
         let answer = live.execute(0, TIME_LIMIT, |space| space.name.clone());
@@ -122,20 +122,20 @@ fn path_run_by_its_caller_executes_commands() {
     let outcome = run_in_calling_thread(paths);
     let (answer, live) = ordered.join().expect("no panic");
     assert!(matches!(answer.as_deref(), Ok("thread0") | Err(CommandError::Ended)), "{answer:?}");
-    assert_eq!(live.counters(TIME_LIMIT).ledger, outcome.ledger);
+    assert_eq!(live.take_snapshot(TIME_LIMIT).ledger, outcome.ledger);
 }
 
 /// The gate on which [`GatedSink`] sinks wait.
-static GATE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+static SINK_GATE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
 
 /// A sink that blocks until the gate is open.
 struct GatedSink;
 
 impl Sink for GatedSink {
     fn consume(&mut self, _: &Batch<'_>, _: Time) -> Result<(), Failure> {
-        let shut = GATE.0.lock().expect("no panic");
+        let shut = SINK_GATE.0.lock().expect("no panic");
         let (_open, late) =
-            GATE.1.wait_timeout_while(shut, TIME_LIMIT, |open| !*open).expect("no panic");
+            SINK_GATE.1.wait_timeout_while(shut, TIME_LIMIT, |open| !*open).expect("no panic");
         assert!(!late.timed_out(), "the gate was never opened");
         Ok(())
     }
@@ -149,7 +149,7 @@ impl Sink for GatedSink {
 fn blocked_space_reports_and_skips_a_withdrawn_command() {
     let pcap = endpoint::catalog::find_sink("pcap").expect("it is there").description;
     let gated = SinkEntry::new(pcap, |_| Ok(Box::new(GatedSink)));
-    let settings = Settings { sinks: Box::leak(Box::new([gated])), ..Settings::default() };
+    let settings = RunSettings { sinks: Box::leak(Box::new([gated])), ..RunSettings::default() };
     let done = Arc::new(AtomicU32::new(0));
     let (why, live, outcome) = run_while("generate | pcap /dev/null", settings, |live| {
         let short = Duration::from_millis(20);
@@ -166,14 +166,14 @@ fn blocked_space_reports_and_skips_a_withdrawn_command() {
         let before = done.load(Ordering::Relaxed);
         let late = live.execute(1, short, |_| ());
         assert_eq!(late, Err(CommandError::TimedOut { space: "thread1".to_owned() }));
-        let snapshot = live.counters(2 * short);
+        let snapshot = live.take_snapshot(2 * short);
         assert!(matches!(
             snapshot.spaces[0].freshness,
             CounterFreshness::Stale(CommandError::RingFull { .. })
         ));
         assert_eq!(snapshot.spaces[0].blocked_edge, Some(0), "the index of the edge in the plan");
-        *GATE.0.lock().expect("no panic") = true;
-        GATE.1.notify_all();
+        *SINK_GATE.0.lock().expect("no panic") = true;
+        SINK_GATE.1.notify_all();
         assert_eq!(live.execute(0, TIME_LIMIT, |_| ()), Ok(()), "it goes on");
         assert_eq!(live.execute(1, TIME_LIMIT, |_| ()), Ok(()), "it goes on");
         assert_eq!(done.load(Ordering::Relaxed), before, "what was withdrawn was not done");
@@ -187,7 +187,7 @@ fn blocked_space_reports_and_skips_a_withdrawn_command() {
 
 #[test]
 fn panicking_command_ends_the_path_and_reports_to_its_caller() {
-    let paths = build_paths("generate rate=1000 | count", Settings::default());
+    let paths = build_paths("generate rate=1000 | count", RunSettings::default());
     let live = paths[0].live();
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
@@ -206,7 +206,7 @@ fn panicking_command_ends_the_path_and_reports_to_its_caller() {
 #[test]
 fn j2_commands_from_many_threads_are_serialized() {
     static IN_COMMAND: AtomicBool = AtomicBool::new(false);
-    let (done, ..) = run_while("generate rate=100000 | count", Settings::default(), |live| {
+    let (done, ..) = run_while("generate rate=100000 | count", RunSettings::default(), |live| {
         std::thread::scope(|scope| {
             let order = |_: &mut _| {
                 assert!(!IN_COMMAND.swap(true, Ordering::Relaxed), "two at once");

@@ -5,13 +5,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
-use engine::build::{Settings, build};
+use engine::build::{RunSettings, build};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, StopConditions, run};
+use engine::run::{RunOutcome, StopConditions, run};
 use pipeline::plan::{Machine, plan};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use testkit::packet::{Frame, Segment};
+use testkit::packet::{Frame, TcpHeader};
 use testkit::traffic::Capture;
 
 /// A temporary directory of a test, removed on drop.
@@ -19,8 +19,8 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_FOLDER_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_FOLDER_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-operands-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir(&folder).unwrap();
@@ -36,7 +36,7 @@ impl Drop for Folder {
 
 /// Runs a request in which the word `IN` is replaced by the name of a capture of these frames.
 /// Returns the frames written to the file `OUT`, and the outcome.
-fn run_over(frames: &[Vec<u8>], line: &str) -> (Vec<Vec<u8>>, Outcome) {
+fn run_request_on_frames(frames: &[Vec<u8>], line: &str) -> (Vec<Vec<u8>>, RunOutcome) {
     let folder = Folder::new();
     let (input, output) = (folder.0.join("in.pcap"), folder.0.join("out.pcap"));
     std::fs::write(&input, Capture::from_frames(frames.iter().cloned()).to_pcap()).unwrap();
@@ -46,7 +46,7 @@ fn run_over(frames: &[Vec<u8>], line: &str) -> (Vec<Vec<u8>>, Outcome) {
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let outcome =
-        run(build(&plan, Settings::default()).expect("spaces"), StopConditions::default());
+        run(build(&plan, RunSettings::default()).expect("spaces"), StopConditions::default());
     let outcome = outcome.expect("a run");
     assert!(outcome.failures.is_empty(), "{line}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{line}");
@@ -84,7 +84,7 @@ fn tcp_segment(port: u16, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
     let (source, target, window) = (40_000 + port, port, 8192);
     let options = Vec::new();
     ipv4_frame().tcp(
-        &Segment { source, target, sequence, acknowledgement, flags, window, options },
+        &TcpHeader { source, target, sequence, acknowledgement, flags, window, options },
         payload,
     )
 }
@@ -112,7 +112,7 @@ fn numbered_frames() -> Vec<Vec<u8>> {
 #[test]
 fn a10_union_of_branches_passes_each_block_once() {
     let frames = numbered_frames();
-    let blocks = |line: &str| run_over(&frames, line).0.len();
+    let blocks = |line: &str| run_request_on_frames(&frames, line).0.len();
     let (x, y) = ("bpf \"dst port 22\"", "bpf \"udp\"");
     // The branches use the same source, by name or by equal arguments, or run alone.
     let named = format!("(replay IN --name=R | {x}) ++ (replay IN --name=R | {y}) | pcap OUT");
@@ -122,9 +122,9 @@ fn a10_union_of_branches_passes_each_block_once() {
     assert_eq!(blocks(&format!("replay IN | {y} | pcap OUT")), 125);
     let both = format!("(replay IN | {x}) + (replay IN | {y}) | pcap OUT");
     assert_eq!(blocks(&both), 250, "a plus removes nothing");
-    assert_eq!(run_over(&frames, "replay IN ++ replay IN | pcap OUT").0, frames);
+    assert_eq!(run_request_on_frames(&frames, "replay IN ++ replay IN | pcap OUT").0, frames);
     let all = format!("(replay IN | {x}) ++ replay IN | pcap OUT");
-    assert_eq!(run_over(&frames, &all).0, frames);
+    assert_eq!(run_request_on_frames(&frames, &all).0, frames);
     let views = "(replay IN | tcp |22 count) ++ (replay IN | udp |22 inspect) | pcap OUT";
     assert_eq!(blocks(views), 125, "views move inside, and frames leave as they came");
 }
@@ -156,15 +156,21 @@ fn a12_negation_of_ip_tcp_or_udp_passes_all_other_blocks() {
         let numbers = (0..frames.len()).filter(|number| rest.contains(&(number % 4)));
         select_frames(&frames, numbers)
     };
-    assert_eq!(run_over(&frames, "replay IN | !tcp | pcap OUT").0, all(&[1, 2]));
-    assert_eq!(run_over(&frames, "replay IN | !udp | pcap OUT").0, all(&[0, 2, 3]));
-    assert_eq!(run_over(&frames, "replay IN | !ip | pcap OUT").0, all(&[2]));
-    assert_eq!(run_over(&frames, "replay IN | !(tcp ++ udp) | pcap OUT").0, all(&[2]));
-    assert_eq!(run_over(&frames, "replay IN | ip +* !tcp | pcap OUT").0, all(&[1]));
-    assert_eq!(run_over(&frames, "replay IN | !(ip |udp count) | pcap OUT").0, all(&[0, 2, 3]));
-    assert_eq!(run_over(&frames, "replay IN | (tcp ++ udp) |53 pcap OUT").0, all(&[1]));
+    assert_eq!(run_request_on_frames(&frames, "replay IN | !tcp | pcap OUT").0, all(&[1, 2]));
+    assert_eq!(run_request_on_frames(&frames, "replay IN | !udp | pcap OUT").0, all(&[0, 2, 3]));
+    assert_eq!(run_request_on_frames(&frames, "replay IN | !ip | pcap OUT").0, all(&[2]));
+    assert_eq!(run_request_on_frames(&frames, "replay IN | !(tcp ++ udp) | pcap OUT").0, all(&[2]));
+    assert_eq!(run_request_on_frames(&frames, "replay IN | ip +* !tcp | pcap OUT").0, all(&[1]));
+    assert_eq!(
+        run_request_on_frames(&frames, "replay IN | !(ip |udp count) | pcap OUT").0,
+        all(&[0, 2, 3])
+    );
+    assert_eq!(
+        run_request_on_frames(&frames, "replay IN | (tcp ++ udp) |53 pcap OUT").0,
+        all(&[1])
+    );
     let nested = "replay IN | !(ip | (tcp ++ udp)) | pcap OUT";
-    assert_eq!(run_over(&frames, nested).0, all(&[2]));
+    assert_eq!(run_request_on_frames(&frames, nested).0, all(&[2]));
 }
 
 /// Builds a connection in which the second of three segments arrives last, with datagrams in
@@ -186,18 +192,20 @@ fn disordered_frames() -> Vec<Vec<u8>> {
 #[test]
 fn a12_held_block_is_answered_at_its_release() {
     let frames = disordered_frames();
-    let (kept, outcome) = run_over(&frames, "replay IN | tcp ++ udp | pcap OUT");
+    let (kept, outcome) = run_request_on_frames(&frames, "replay IN | tcp ++ udp | pcap OUT");
     // Frame 2 leaves after frame 4, which fills its gap; frame 7 leaves at the end.
     assert_eq!(kept, select_frames(&frames, [0, 1, 3, 4, 2, 5, 6, 8, 7]));
     let section = outcome.ledger.filters.iter().find(|node| node.name == "boolean");
     let section = section.expect("a row");
     assert_eq!((section.taken.blocks, section.passed.blocks), (9, 9), "{section:?}");
     assert_eq!(section.taken.bytes, section.passed.bytes, "the view is the one that came");
-    let (kept, _) = run_over(&frames, "replay IN | !tcp | pcap OUT");
+    let (kept, _) = run_request_on_frames(&frames, "replay IN | !tcp | pcap OUT");
     assert_eq!(kept, select_frames(&frames, [3, 8]));
-    let (kept, _) = run_over(&frames, "replay IN | !(tcp | match \"three\") | pcap OUT");
+    let (kept, _) =
+        run_request_on_frames(&frames, "replay IN | !(tcp | match \"three\") | pcap OUT");
     assert_eq!(kept, select_frames(&frames, [0, 1, 3, 4, 5, 6, 8, 7]), "held, then not answered");
-    let (kept, _) = run_over(&frames, "replay IN | tcp +* !bpf \"port 22\" | pcap OUT");
+    let (kept, _) =
+        run_request_on_frames(&frames, "replay IN | tcp +* !bpf \"port 22\" | pcap OUT");
     assert_eq!(kept, select_frames(&frames, [0, 1, 4, 2]), "released to the next operand");
 }
 
@@ -206,7 +214,7 @@ fn udp_fragment(from: u16, to: u16, more: bool) -> Vec<u8> {
     let mut datagram = ipv4_frame().udp(9, 53, &[7; 1992]);
     let packet = datagram.split_off(14 + 20);
     let data = &packet[usize::from(from)..usize::from(to)];
-    ipv4_frame().fragment(from, more).protocol(17, data)
+    ipv4_frame().fragment(from, more).ip_payload(17, data)
 }
 
 #[test]
@@ -222,7 +230,7 @@ fn a12_fragments_get_the_answer_of_their_datagram() {
         frames.sort();
         frames
     };
-    let runs = |line: &str| sorted(run_over(&frames, line).0);
+    let runs = |line: &str| sorted(run_request_on_frames(&frames, line).0);
     let of = |numbers: &[usize]| sorted(select_frames(&frames, numbers.iter().copied()));
     assert_eq!(runs("replay IN | !ip | pcap OUT"), of(&[3]));
     assert_eq!(runs("replay IN | (ip ++ count) |udp pcap OUT"), of(&[0, 2, 4]));
@@ -232,7 +240,7 @@ fn a12_fragments_get_the_answer_of_their_datagram() {
     assert_eq!(runs("replay IN | (ip | udp |53 count) ++ tcp | pcap OUT"), of(&[0, 1, 2, 4]));
     // Blocks that the operand drops are dropped and counted.
     let missing = &frames[..4];
-    let (kept, outcome) = run_over(missing, "replay IN | !ip | pcap OUT");
+    let (kept, outcome) = run_request_on_frames(missing, "replay IN | !ip | pcap OUT");
     assert_eq!(kept, select_frames(&frames, [3]));
     let dropped = outcome.ledger.filters.iter().flat_map(|node| &node.dropped);
     let dropped: Vec<_> = dropped.filter(|(_, it)| it.blocks > 0).collect();
@@ -262,15 +270,15 @@ fn web_frames() -> Vec<Vec<u8>> {
 fn a12_block_is_http_if_http_consumes_any_of_its_bytes() {
     let frames = web_frames();
     let without = select_frames(&frames, [0, 2, 3, 5, 7, 8]);
-    assert_eq!(run_over(&frames, "replay IN | !(tcp | http) | pcap OUT").0, without);
+    assert_eq!(run_request_on_frames(&frames, "replay IN | !(tcp | http) | pcap OUT").0, without);
     // As an operand, a filter that needs a stream gets one, whatever the form of the input.
-    assert_eq!(run_over(&frames, "replay IN | !http | pcap OUT").0, without);
-    let packets = run_over(&frames, "replay IN | ip | !http | pcap OUT").0;
+    assert_eq!(run_request_on_frames(&frames, "replay IN | !http | pcap OUT").0, without);
+    let packets = run_request_on_frames(&frames, "replay IN | ip | !http | pcap OUT").0;
     assert_eq!(packets, without);
-    let (kept, _) = run_over(&frames, "replay IN | (http ++ bpf \"udp\") | pcap OUT");
+    let (kept, _) = run_request_on_frames(&frames, "replay IN | (http ++ bpf \"udp\") | pcap OUT");
     let halves = "the first half of the head waits for the second";
     assert_eq!(kept, select_frames(&frames, [1, 4, 6, 8]), "{halves}");
-    let (kept, _) = run_over(&frames, "replay IN | dport | !http |81 pcap OUT");
+    let (kept, _) = run_request_on_frames(&frames, "replay IN | dport | !http |81 pcap OUT");
     assert_eq!(kept, select_frames(&frames, [2, 3, 5]), "with the class with which they came");
 }
 
@@ -291,7 +299,8 @@ fn a12_request_of_the_paper_keeps_video_outside_http() {
         ipv4_frame().udp(9, 53, b"something else"),
         ipv4_frame().udp(5004, 5004, &packets),
     ];
-    let (kept, outcome) = run_over(&frames, "replay IN | ip | mpeg +* !http | pcap OUT");
+    let (kept, outcome) =
+        run_request_on_frames(&frames, "replay IN | ip | mpeg +* !http | pcap OUT");
     let mpeg = outcome.ledger.filters.iter().find(|node| node.name == "mpeg").expect("a row");
     assert_eq!(mpeg.taken.blocks, 4);
     assert_eq!(kept, select_frames(&frames, [0, 3]), "{:?}", outcome.ledger.filters);
@@ -302,7 +311,7 @@ fn a12_filters_behind_a_section_can_be_replicated() {
     let frames = disordered_frames();
     for parallel in ["", "--parallel=2 ", "--parallel=3 "] {
         let line = format!("{parallel}replay IN | !udp | tcp | pcap OUT");
-        let (kept, _) = run_over(&frames, &line);
+        let (kept, _) = run_request_on_frames(&frames, &line);
         let mut kept: Vec<_> = kept.into_iter().filter(|frame| !frame.is_empty()).collect();
         kept.sort();
         let mut all = select_frames(&frames, [0, 1, 2, 4, 5, 6, 7]);

@@ -1,8 +1,8 @@
 //! Tests of progress reports of a running request: sources report while they work, wait or sleep.
 
-use engine::build::{Settings, build};
+use engine::build::{RunSettings, build};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Progress, ProgressWatch, StopConditions, run};
+use engine::run::{Progress, ProgressWatch, RunOutcome, StopConditions, run};
 use pipeline::plan::{Machine, plan};
 use std::cell::RefCell;
 use std::os::fd::AsFd as _;
@@ -15,7 +15,10 @@ const TIME_LIMIT_NS: u64 = 60_000_000_000;
 
 /// Runs a request until `enough` returns true for the progress reports received so far. Returns the
 /// reports and the outcome.
-fn collect_progress(text: &str, enough: impl Fn(&[Progress]) -> bool) -> (Vec<Progress>, Outcome) {
+fn collect_progress(
+    text: &str,
+    enough: impl Fn(&[Progress]) -> bool,
+) -> (Vec<Progress>, RunOutcome) {
     collect_reports(REPORT_INTERVAL_NS, text, enough)
 }
 
@@ -23,11 +26,11 @@ fn collect_reports(
     every_ns: u64,
     text: &str,
     enough: impl Fn(&[Progress]) -> bool,
-) -> (Vec<Progress>, Outcome) {
+) -> (Vec<Progress>, RunOutcome) {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
-    let paths = build(&plan, Settings::default()).expect("spaces");
+    let paths = build(&plan, RunSettings::default()).expect("spaces");
     let (reports, stop) = (RefCell::new(Vec::new()), EventFd::new().expect("an event"));
     let report_progress = |progress: &Progress| {
         let mut reports = reports.borrow_mut();

@@ -1,20 +1,20 @@
 //! Tests of taps of running paths: taps that start now or in the past, and readers that stop,
 //! disconnect or follow different policies. A tap must not cost the path a block.
 
-use engine::build::{PathOptions, Settings, build_with};
+use engine::build::{PathOptions, RunSettings, build_with_options};
 use engine::change::change;
-use engine::kernel::point::AttachPoints;
-use engine::live::Live;
+use engine::kernel::shared_attach_point::AttachPoints;
+use engine::live::PathHandle;
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, StopConditions, run};
+use engine::run::{RunOutcome, StopConditions, run};
 use engine::tap::{TapError, TapNode, TapRequest};
 use pipeline::edit::Edit;
 use pipeline::plan::{Machine, plan};
 use runtime::ledger::LossRanges;
-use runtime::space::tap::BACKLOG_MAX;
 use runtime::space::tap::OverrunPolicy;
+use runtime::space::tap::TAP_BACKLOG_BYTES_MAX;
 use runtime::space::tap::Tap;
-use runtime::space::tap::TapEnd;
+use runtime::space::tap::TapEndReason;
 use runtime::space::tap::TapOrigin;
 use runtime::space::tap::TapStart;
 use std::fs::File;
@@ -28,12 +28,17 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs the request `text` until `act` returns, and then stops its path. The sources of the path
 /// retain `history` bytes of output. Asserts that no failure occurs and no block is lost.
-fn run_while<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
+fn run_while<T>(
+    text: &str,
+    history: Option<usize>,
+    act: impl FnOnce(&PathHandle) -> T,
+) -> (T, RunOutcome) {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let extras = PathOptions { history_bytes: history, ..PathOptions::default() };
-    let paths = build_with(&plan, Settings::default(), &AttachPoints::default(), &extras);
+    let paths =
+        build_with_options(&plan, RunSettings::default(), &AttachPoints::default(), &extras);
     let paths = paths.expect("spaces");
     let live = paths[0].live();
     live.set_request_text(text);
@@ -51,7 +56,7 @@ fn run_while<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T
 }
 
 /// A guard that stops a path when it is dropped, even if a test fails.
-struct StopGuard<'l>(&'l Live);
+struct StopGuard<'l>(&'l PathHandle);
 
 impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
@@ -59,38 +64,38 @@ impl Drop for StopGuard<'_> {
     }
 }
 
-fn blocks_emitted(live: &Live) -> u64 {
-    live.counters(TIME_LIMIT).ledger.sources[0].1.given.blocks
+fn blocks_emitted(live: &PathHandle) -> u64 {
+    live.take_snapshot(TIME_LIMIT).ledger.sources[0].1.given.blocks
 }
 
 /// Returns a request for a tap at a node, and the read end of the tap's pipe. The tap skips blocks
 /// that the test does not read in time.
-fn tap_request(node: Option<&str>, since: Option<TapOrigin>) -> (TapRequest, Capture) {
+fn tap_request(node: Option<&str>, since: Option<TapOrigin>) -> (TapRequest, CaptureReader) {
     let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
     let node = node.map(|name| TapNode::Name(name.to_owned()));
     let (policy, patience) = (OverrunPolicy::Skip, TIME_LIMIT);
     let (classes, form, ring) = Default::default();
     let request = TapRequest { node, classes, form, since, policy, patience, pipe, ring };
-    (request, Capture::new(near))
+    (request, CaptureReader::new(near))
 }
 
 fn start_tap(
-    live: &Live,
+    live: &PathHandle,
     node: Option<&str>,
     since: Option<TapOrigin>,
-) -> (Tap, TapStart, Capture) {
+) -> (Tap, TapStart, CaptureReader) {
     let (tap_request, capture) = tap_request(node, since);
     let (tap, began) = live.tap(tap_request, TIME_LIMIT).expect("a tap");
     (tap, began, capture)
 }
 
 /// The read end of a pipe that carries a capture.
-struct Capture {
+struct CaptureReader {
     pipe: File,
     begun: bool,
 }
 
-impl Capture {
+impl CaptureReader {
     fn new(pipe: OwnedFd) -> Self {
         Self { pipe: File::from(pipe), begun: false }
     }
@@ -142,12 +147,12 @@ fn v9_tap_starts_in_the_past_and_reports_the_position() {
 
 #[test]
 fn v9_history_of_a_tap_is_bounded() {
-    const BYTES: usize = 64 << 10;
+    const HISTORY_BYTES: usize = 64 << 10;
     /// Upper bound on the compression ratio of the generated frames, which differ only in their
     /// sequence numbers.
     const COMPRESSION_RATIO_MAX: u64 = 16;
-    run_while("generate seq=yes rate=200000 | count", Some(BYTES), |live| {
-        let most = COMPRESSION_RATIO_MAX * BYTES as u64 / 64;
+    run_while("generate seq=yes rate=200000 | count", Some(HISTORY_BYTES), |live| {
+        let most = COMPRESSION_RATIO_MAX * HISTORY_BYTES as u64 / 64;
         wait_until("more than can be remembered has come", || blocks_emitted(live) > 2 * most);
         let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Block(0)));
         assert!(began.block > 0 && began.history_blocks <= most, "{began:?}");
@@ -167,12 +172,16 @@ fn v8_stalled_tap_reader_is_skipped_or_ended() {
         let (mut all, unread) = tap_request(Some("count"), None);
         all.policy = OverrunPolicy::End;
         let (all, _) = live.tap(all, TIME_LIMIT).expect("a tap");
-        wait_until("one wanted all", || all.stats().end_reason == Some(TapEnd::BacklogFull));
+        wait_until("one wanted all", || all.stats().end_reason == Some(TapEndReason::BacklogFull));
         wait_until("one is skipped", || skips.stats().skipped > 0);
         wait_until("one was patient", || {
-            matches!(stuck.stats().end_reason, Some(TapEnd::ReaderStalled(_)))
+            matches!(stuck.stats().end_reason, Some(TapEndReason::ReaderStalled(_)))
         });
-        assert!(all.stats().frames as usize * 1500 <= BACKLOG_MAX + (1 << 20), "{:?}", all.stats());
+        assert!(
+            all.stats().frames as usize * 1500 <= TAP_BACKLOG_BYTES_MAX + (1 << 20),
+            "{:?}",
+            all.stats()
+        );
         // A slow reader gets the retained blocks in order, then the blocks after the skipped ones.
         let (mut last, mut jumps) = (None, Vec::new());
         for _ in 0..20_000 {
@@ -185,7 +194,7 @@ fn v8_stalled_tap_reader_is_skipped_or_ended() {
         let missed: Vec<(u64, u64)> =
             skips.stats().missing.gaps().map(|gap| (gap.from, gap.to)).collect();
         // The list contains only the first [`LossRanges::STORED_PER_END`] gaps.
-        jumps.truncate(LossRanges::STORED_PER_END);
+        jumps.truncate(LossRanges::RANGES_PER_END_MAX);
         assert!(!jumps.is_empty() && missed.starts_with(&jumps), "{jumps:?} of {missed:?}");
         assert_eq!(skips.stats().end_reason, None);
         drop((full, unread));
@@ -201,7 +210,7 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
         let (gone, _, capture) = start_tap(live, None, None);
         drop(capture);
         wait_until("its reader has disconnected", || {
-            gone.stats().end_reason == Some(TapEnd::ReaderLeft)
+            gone.stats().end_reason == Some(TapEndReason::ReaderLeft)
         });
         let (owned, _, mut capture) = start_tap(live, None, None);
         assert!(capture.next().is_some());
@@ -212,7 +221,7 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
         let edit = Edit::parse(&["remove", "count"]).expect("an edit");
         change(live, &edit, &Machine::example(), TIME_LIMIT).expect("a change");
         wait_until("its node has gone", || capture.next().is_none());
-        wait_until("it says why", || moved.stats().end_reason == Some(TapEnd::NodeMoved));
+        wait_until("it says why", || moved.stats().end_reason == Some(TapEndReason::NodeMoved));
         for (node, why) in [("nothing", "the request has no"), ("discard", "the node is a sink")] {
             let refused = live.tap(tap_request(Some(node), None).0, TIME_LIMIT).expect_err("none");
             assert!(refused.to_string().contains(why), "{refused}");
@@ -225,7 +234,7 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
         assert_eq!(number, next);
         next += 1;
     }
-    wait_until("the path has ended", || tap.stats().end_reason == Some(TapEnd::PathEnded));
+    wait_until("the path has ended", || tap.stats().end_reason == Some(TapEndReason::PathEnded));
 }
 
 #[test]
@@ -238,7 +247,7 @@ fn v8_tap_without_frames_is_a_capture_without_packets() {
     let mut header = Vec::new();
     capture.pipe.read_to_end(&mut header).expect("a capture");
     assert_eq!((header.len(), &header[..4]), (24, &0xa1b2_3c4d_u32.to_le_bytes()[..]));
-    wait_until("the path has ended", || tap.stats().end_reason == Some(TapEnd::PathEnded));
+    wait_until("the path has ended", || tap.stats().end_reason == Some(TapEndReason::PathEnded));
 }
 
 #[test]

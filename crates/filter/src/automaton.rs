@@ -93,7 +93,7 @@ impl Automaton {
             if matches_every_text(pattern, options)? {
                 let wrong =
                     PatternError::new("the pattern may be empty: it would match every block")
-                        .hint("let it match at least one byte, or anchor both ends: `^$`");
+                        .with_hint("let it match at least one byte, or anchor both ends: `^$`");
                 return Err(PatternError { pattern_index: Some(which), ..wrong });
             }
         }
@@ -113,7 +113,7 @@ impl Automaton {
         let ignores_next_byte = parsed.iter().map(ignores_next_byte).collect();
         let fingerprint = fingerprint(&dfa);
         let all = starts.into_iter().chain([begin, after_hole]);
-        let last_state = highest_state(&dfa, all);
+        let last_state = highest_reachable_state(&dfa, all);
         Ok(Self { dfa, begin, after_hole, ignores_next_byte, skip, fingerprint, last_state })
     }
 
@@ -125,7 +125,7 @@ impl Automaton {
 
     /// Returns the state in which a search continues after missing bytes: no match has begun, and
     /// anchored patterns can no longer match.
-    pub(crate) fn after_hole(&self) -> MatchState {
+    pub(crate) fn state_after_hole(&self) -> MatchState {
         MatchState(self.after_hole.as_u32() + 1)
     }
 
@@ -148,21 +148,22 @@ impl Automaton {
                 id = self.dfa.next_state(id, *byte);
                 if self.dfa.is_match_state(id) {
                     // A match that ended with the previous piece, but depended on this byte.
-                    found
-                        .record(self, id, |pattern| !self.matches_before_any_byte(before, pattern));
+                    found.record(self, id, |pattern| {
+                        !self.matches_for_any_next_byte(before, pattern)
+                    });
                 }
-                id = self.run_states(id, rest, &mut found);
+                id = self.run_over_bytes(id, rest, &mut found);
                 let end = self.dfa.next_eoi_state(id);
                 if self.dfa.is_match_state(end) {
                     found.record(self, end, |pattern| {
-                        last || self.matches_before_any_byte(id, pattern)
+                        last || self.matches_for_any_next_byte(id, pattern)
                     });
                 }
             }
             None if last => {
                 let end = self.dfa.next_eoi_state(id);
                 if self.dfa.is_match_state(end) {
-                    found.record(self, end, |pattern| !self.matches_before_any_byte(id, pattern));
+                    found.record(self, end, |pattern| !self.matches_for_any_next_byte(id, pattern));
                 }
             }
             None => {}
@@ -192,7 +193,7 @@ impl Automaton {
     /// Runs the automaton over `bytes` and returns the new state. Records all matches except
     /// matches that end at the last byte.
     #[inline]
-    fn run_states(&self, mut id: StateID, bytes: &[u8], found: &mut LowestMatch) -> StateID {
+    fn run_over_bytes(&self, mut id: StateID, bytes: &[u8], found: &mut LowestMatch) -> StateID {
         let dfa = &self.dfa;
         let mut at = 0;
         if dfa.is_start_state(id) {
@@ -236,7 +237,7 @@ impl Automaton {
     }
 
     /// Returns true if `pattern` matches in state `id` whatever the next byte is.
-    fn matches_before_any_byte(&self, id: StateID, pattern: PatternID) -> bool {
+    fn matches_for_any_next_byte(&self, id: StateID, pattern: PatternID) -> bool {
         if self.ignores_next_byte.get(pattern.as_usize()) == Some(&true) {
             return true;
         }
@@ -294,7 +295,7 @@ impl PatternError {
         Self { pattern_index: None, range: None, message: what.into(), hint: None }
     }
 
-    fn hint(self, hint: impl Into<String>) -> Self {
+    fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
@@ -329,7 +330,8 @@ fn parse_pattern(pattern: &[u8]) -> Result<Hir, PatternError> {
     match properties.minimum_len() {
         None => Err(PatternError::new("the pattern never matches")),
         Some(_) if properties.look_set().contains_word_unicode() => {
-            Err(PatternError::new("word boundaries are those of ASCII").hint("write `(?-u:\\b)`"))
+            Err(PatternError::new("word boundaries are those of ASCII")
+                .with_hint("write `(?-u:\\b)`"))
         }
         Some(_) => Ok(parsed),
     }
@@ -411,7 +413,7 @@ fn compile_dfa(
 }
 
 fn pattern_size_error(size: usize) -> PatternError {
-    PatternError::new(format!("the automaton would be larger than {size} bytes")).hint(
+    PatternError::new(format!("the automaton would be larger than {size} bytes")).with_hint(
         "write repeats as `.*` or with small counts (`.{0,9}`), classes instead of `.`, \
          or allow more with `size=`",
     )
@@ -425,7 +427,10 @@ fn fingerprint(dfa: &dense::DFA<Vec<u32>>) -> u32 {
 
 /// Returns the highest state that is reachable from any state in `from`. The automaton numbers its
 /// states in multiples of a stride, so every multiple up to the result is a valid state.
-fn highest_state(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> StateID {
+fn highest_reachable_state(
+    dfa: &dense::DFA<Vec<u32>>,
+    from: impl Iterator<Item = StateID>,
+) -> StateID {
     let bytes: Vec<u8> =
         dfa.byte_classes().representatives(0..=u8::MAX).filter_map(|unit| unit.as_u8()).collect();
     let (mut known, mut pending) = (Vec::new(), Vec::new());

@@ -16,7 +16,7 @@ use wire::flow::Flow;
 use wire::ip::{Fragment, protocol};
 use wire::ipv4::Ipv4;
 use wire::ipv6::{self, Ipv6, UpperLayer};
-use wire::link::Network;
+use wire::link::NetworkProtocol;
 use wire::ports::Ports;
 use wire::tcp::{self, Tcp};
 use wire::udp::{self, Udp};
@@ -29,7 +29,7 @@ use wire::{Layers, LinkType};
 pub const HEAD_SIZE: u16 = 512;
 
 /// Reason for a header that cannot be read. The list of reasons of a header filter must begin with
-/// [`HeaderError::NAMES`] (checked by [`HeaderError::assert_names`]).
+/// [`HeaderError::NAMES`] (checked by [`HeaderError::assert_reason_names`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
     /// The frame contains no IP packet, or the block is not a frame.
@@ -50,7 +50,7 @@ impl HeaderError {
     pub const NAMES: [&'static str; 5] = ["not ip", "malformed", "cut", "too deep", "fragment"];
 
     /// Returns the [`Reason`] for this error. The result is valid for every description that passes
-    /// [`HeaderError::assert_names`].
+    /// [`HeaderError::assert_reason_names`].
     #[must_use]
     pub const fn reason(self) -> Reason {
         Reason(self as u8)
@@ -59,10 +59,10 @@ impl HeaderError {
     /// Asserts at compile time that the list of reasons of a description begins with the first
     /// `count` names of [`HeaderError::NAMES`].
     #[expect(clippy::indexing_slicing, reason = "at build time only: every caller is a constant")]
-    pub const fn assert_names(reasons: &[&str], count: usize) {
+    pub const fn assert_reason_names(reasons: &[&str], count: usize) {
         let mut i = 0;
         while i < count {
-            assert!(Reason::named(reasons, Self::NAMES[i]).0 as usize == i);
+            assert!(Reason::from_name(reasons, Self::NAMES[i]).0 as usize == i);
             i += 1;
         }
     }
@@ -72,9 +72,11 @@ impl HeaderError {
         let faults = layers.faults;
         match layers.network {
             _ if faults.too_deep => Self::TooDeep,
-            Network::Ipv4 | Network::Ipv6 if faults.malformed => Self::Malformed,
-            Network::Ipv4 | Network::Ipv6 if layers.fragment == Fragment::Later => Self::Fragment,
-            Network::Ipv4 | Network::Ipv6 => Self::Truncated,
+            NetworkProtocol::Ipv4 | NetworkProtocol::Ipv6 if faults.malformed => Self::Malformed,
+            NetworkProtocol::Ipv4 | NetworkProtocol::Ipv6 if layers.fragment == Fragment::Later => {
+                Self::Fragment
+            }
+            NetworkProtocol::Ipv4 | NetworkProtocol::Ipv6 => Self::Truncated,
             _ if layers.l3.is_none() && faults.truncated => Self::Truncated,
             _ => Self::NotIp,
         }
@@ -124,7 +126,8 @@ pub fn parse(block: &mut Block<'_>) -> Layers {
 /// needs to parse them again.
 #[inline]
 pub fn record_layers(marks: &mut Marks, layers: &Layers) {
-    let mark = |offset: Option<u16>| offset.filter(|at| *at <= HEAD_SIZE).unwrap_or(Marks::UNKNOWN);
+    let mark =
+        |offset: Option<u16>| offset.filter(|at| *at <= HEAD_SIZE).unwrap_or(Marks::UNKNOWN_OFFSET);
     marks.network = mark(layers.l3);
     marks.transport = mark(layers.l4);
     marks.payload = mark(layers.payload);
@@ -141,7 +144,7 @@ pub fn packet(block: &mut Block<'_>) -> Result<Packet, HeaderError> {
     };
     let (network, bytes) = (u32::from(network), bytes_at_offset(head_bytes(block), network));
     let length = match layers.network {
-        Network::Ipv4 => Ipv4::parse(bytes).map(|(ip, _)| u32::from(ip.header_length())),
+        NetworkProtocol::Ipv4 => Ipv4::parse(bytes).map(|(ip, _)| u32::from(ip.header_length())),
         _ => match ipv6::find_upper_layer(bytes) {
             UpperLayer::Protocol { offset, .. } | UpperLayer::Fragment { offset, .. } => {
                 Some(offset.into())
@@ -190,7 +193,7 @@ pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, HeaderError> {
         return Ok(None);
     }
     match Ports::read(protocol, packet_bytes(block, at)) {
-        None => Err(missing_bytes_reason(block, at, PORTS_SIZE)),
+        None => Err(missing_bytes_error(block, at, PORTS_SIZE)),
         ports => Ok(ports),
     }
 }
@@ -198,13 +201,15 @@ pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, HeaderError> {
 /// Returns the UDP datagram in the frame: its ports, the offset of its payload, and the offset past
 /// its last byte. A first fragment counts as a datagram that ends with the packet. Returns
 /// `Ok(None)` for another protocol.
-pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, HeaderError> {
+pub fn datagram_ports_and_payload(
+    block: &mut Block<'_>,
+) -> Result<Option<(Ports, u32, u32)>, HeaderError> {
     let Transport { protocol, offset: at } = transport(block)?;
     if protocol != protocol::UDP {
         return Ok(None);
     }
     let Some((udp, _)) = Udp::parse(packet_bytes(block, at)) else {
-        return Err(missing_bytes_reason(block, at, udp::HEADER_LENGTH as u32));
+        return Err(missing_bytes_error(block, at, udp::HEADER_LENGTH as u32));
     };
     let (payload, end) =
         (at + udp::HEADER_LENGTH as u32, packet_end(block, block.marks.network.into()));
@@ -240,7 +245,7 @@ pub struct Segment<'a> {
 #[inline]
 pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderError> {
     let (frame, marks) = (block.frame, &mut block.marks);
-    match common_segment(frame, marks).or_else(|| common_ipv6_segment(frame, marks)) {
+    match fast_path_segment(frame, marks).or_else(|| fast_path_ipv6_segment(frame, marks)) {
         Some(segment) => Ok(Some(segment)),
         None => parse_tcp_segment(block),
     }
@@ -251,8 +256,8 @@ pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
 /// completely captured. This is the fast path of [`segment`]. The full parse
 /// ([`parse_tcp_segment`]) returns the same segment for a frame of this form.
 #[inline]
-pub(crate) fn common_segment<'a>(frame: &'a [u8], marks: &mut Marks) -> Option<Segment<'a>> {
-    const TCP_OFFSET: usize = ethernet::HEADER_LENGTH + wire::ipv4::LENGTH_MIN;
+pub(crate) fn fast_path_segment<'a>(frame: &'a [u8], marks: &mut Marks) -> Option<Segment<'a>> {
+    const TCP_OFFSET: usize = ethernet::HEADER_LENGTH + wire::ipv4::HEADER_LENGTH_MIN;
     let head: &[u8; TCP_OFFSET] = frame.first_chunk()?;
     let fragment = u16::from_be_bytes([head[20], head[21]]) & 0x3fff;
     let plain = marks.link == LinkType::ETHERNET.0
@@ -263,14 +268,14 @@ pub(crate) fn common_segment<'a>(frame: &'a [u8], marks: &mut Marks) -> Option<S
     }
     let end = ethernet::HEADER_LENGTH as u32 + u32::from(u16::from_be_bytes([head[16], head[17]]));
     let address = |at: usize| [head[at], head[at + 1], head[at + 2], head[at + 3]].into();
-    common_segment_at::<TCP_OFFSET>(frame, marks, end, (address(26), address(30)))
+    fast_path_segment_at::<TCP_OFFSET>(frame, marks, end, (address(26), address(30)))
 }
 
 /// Returns the TCP segment in an untagged Ethernet frame with an IPv6 packet without extension
 /// headers. Returns `None` for all other frames, and if the headers are invalid or not completely
 /// captured.
 #[inline]
-fn common_ipv6_segment<'a>(frame: &'a [u8], marks: &mut Marks) -> Option<Segment<'a>> {
+fn fast_path_ipv6_segment<'a>(frame: &'a [u8], marks: &mut Marks) -> Option<Segment<'a>> {
     const TCP_OFFSET: usize = ethernet::HEADER_LENGTH + ipv6::HEADER_LENGTH;
     let head: &[u8; TCP_OFFSET] = frame.first_chunk()?;
     let (ip, _) = Ipv6::parse(head.get(ethernet::HEADER_LENGTH..)?)?;
@@ -285,7 +290,7 @@ fn common_ipv6_segment<'a>(frame: &'a [u8], marks: &mut Marks) -> Option<Segment
     }
     let end = TCP_OFFSET as u32 + u32::from(ip.payload_length());
     let addresses = (ip.source().into(), ip.target().into());
-    common_segment_at::<TCP_OFFSET>(frame, marks, end, addresses)
+    fast_path_segment_at::<TCP_OFFSET>(frame, marks, end, addresses)
 }
 
 /// Parses the TCP header at offset `AT` of an untagged Ethernet frame, and returns the segment. The
@@ -293,7 +298,7 @@ fn common_ipv6_segment<'a>(frame: &'a [u8], marks: &mut Marks) -> Option<Segment
 /// headers in the marks. Returns `None` without effect if the header is invalid or not completely
 /// captured.
 #[inline]
-fn common_segment_at<'a, const AT: usize>(
+fn fast_path_segment_at<'a, const AT: usize>(
     frame: &'a [u8],
     marks: &mut Marks,
     end: u32,
@@ -303,7 +308,7 @@ fn common_segment_at<'a, const AT: usize>(
     let header_length = header.header_length();
     let payload = AT as u32 + u32::from(header_length);
     let whole = payload <= end && payload as usize <= frame.len();
-    if usize::from(header_length) < tcp::LENGTH_MIN || !whole {
+    if usize::from(header_length) < tcp::HEADER_LENGTH_MIN || !whole {
         return None;
     }
     marks.network = ethernet::HEADER_LENGTH as u16;
@@ -315,7 +320,7 @@ fn common_segment_at<'a, const AT: usize>(
 }
 
 /// Returns the TCP segment in the frame of a block, or `Ok(None)` for another protocol. Unlike the
-/// fast path [`common_segment`], parses frames with any layout of headers.
+/// fast path [`fast_path_segment`], parses frames with any layout of headers.
 fn parse_tcp_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderError> {
     let Transport { protocol, offset: at } = transport(block)?;
     if protocol != protocol::TCP {
@@ -326,11 +331,12 @@ fn parse_tcp_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, H
     }
     let end = packet_end(block, block.marks.network.into());
     let bytes = head_bytes(block).get(at as usize..).unwrap_or_default();
-    let Some((header, _)) = Tcp::parse(bytes).filter(|_| end >= at + tcp::LENGTH_MIN as u32) else {
-        return Err(missing_bytes_reason(block, at, tcp::LENGTH_MIN as u32));
+    let Some((header, _)) = Tcp::parse(bytes).filter(|_| end >= at + tcp::HEADER_LENGTH_MIN as u32)
+    else {
+        return Err(missing_bytes_error(block, at, tcp::HEADER_LENGTH_MIN as u32));
     };
     let payload = at + u32::from(header.header_length());
-    if usize::from(header.header_length()) < tcp::LENGTH_MIN || payload > end {
+    if usize::from(header.header_length()) < tcp::HEADER_LENGTH_MIN || payload > end {
         return Err(HeaderError::Malformed);
     }
     let ports = Ports { source: header.source(), target: header.target() };
@@ -378,7 +384,7 @@ pub fn packet_bytes<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
 /// Returns the reason why the packet has fewer than `length` bytes from offset `at` on: the packet
 /// is too short, or the bytes were not captured.
 #[cold]
-fn missing_bytes_reason(block: &Block<'_>, at: u32, length: u32) -> HeaderError {
+fn missing_bytes_error(block: &Block<'_>, at: u32, length: u32) -> HeaderError {
     match packet_end(block, block.marks.network.into()) {
         end if end < at + length => HeaderError::Malformed,
         _ => HeaderError::Truncated,
@@ -390,7 +396,7 @@ fn missing_bytes_reason(block: &Block<'_>, at: u32, length: u32) -> HeaderError 
 #[inline]
 fn marked_transport(block: &Block<'_>) -> Option<Transport> {
     let marks = &block.marks;
-    if marks.transport == Marks::UNKNOWN || marks.network == Marks::UNKNOWN {
+    if marks.transport == Marks::UNKNOWN_OFFSET || marks.network == Marks::UNKNOWN_OFFSET {
         return None;
     }
     let bytes = bytes_at_offset(head_bytes(block), marks.network);
@@ -520,12 +526,12 @@ mod tests {
 
     #[test]
     fn fast_path_agrees_with_the_full_parse() {
-        assert_fast_path_agrees(common_segment, 34, |data| Frame::tcp(1, 2, data));
+        assert_fast_path_agrees(fast_path_segment, 34, |data| Frame::tcp(1, 2, data));
     }
 
     #[test]
     fn fast_path_of_ipv6_agrees_with_the_full_parse() {
-        assert_fast_path_agrees(common_ipv6_segment, 54, |data| {
+        assert_fast_path_agrees(fast_path_ipv6_segment, 54, |data| {
             Frame::ipv6(protocol::TCP, &Frame::tcp(1, 2, data).bytes[34..])
         });
     }

@@ -110,7 +110,7 @@ pub mod testing;
 pub use abi::text;
 pub use contract::*;
 pub use endpoint::{
-    AttachTarget, EndpointFacts, ObservedSource, Outlet, SourceOverlap, StandardOutput,
+    AttachTarget, EndpointFacts, ObservedSource, SendingInterface, SourceOverlap, StandardOutput,
     TrafficDirection,
 };
 

@@ -32,7 +32,7 @@ pub enum ShardKey {
 
 /// Seed of the hash for sharding keys. The seed is constant, because every process must compute the
 /// same key.
-pub(crate) const SEED: u64 = 0;
+pub(crate) const SHARD_HASH_SEED: u64 = 0;
 
 impl ShardKey {
     /// Returns the sharding key of a block. All blocks of a session have the same key, and so do
@@ -42,10 +42,9 @@ impl ShardKey {
     pub fn hash(self, block: &Block<'_>) -> u64 {
         match self {
             Self::Session => mix_bits(block.context.session.into()),
-            Self::Flow => flow(block).map_or(0, |flow| flow.hash(SEED)),
-            Self::Addresses => {
-                flow(block).map_or(0, |flow| Flow { ports: None, protocol: 0, ..flow }.hash(SEED))
-            }
+            Self::Flow => block_flow(block).map_or(0, |flow| flow.hash(SHARD_HASH_SEED)),
+            Self::Addresses => block_flow(block)
+                .map_or(0, |flow| Flow { ports: None, protocol: 0, ..flow }.hash(SHARD_HASH_SEED)),
         }
     }
 
@@ -58,12 +57,10 @@ impl ShardKey {
     pub fn session_key(self, block: &Block<'_>, seed: u64) -> u64 {
         match self {
             Self::Session => mix_bits(block.context.session.into()),
-            Self::Flow => {
-                flow(block).map_or(0, |flow| FlowTable::<FlowIdentity>::key(&flow, seed).0)
-            }
-            Self::Addresses => {
-                flow(block).map_or(0, |flow| Flow { ports: None, protocol: 0, ..flow }.hash(seed))
-            }
+            Self::Flow => block_flow(block)
+                .map_or(0, |flow| FlowTable::<FlowIdentity>::flow_key_and_direction(&flow, seed).0),
+            Self::Addresses => block_flow(block)
+                .map_or(0, |flow| Flow { ports: None, protocol: 0, ..flow }.hash(seed)),
         }
     }
 
@@ -83,7 +80,7 @@ impl ShardKey {
     /// Returns true if all state of a session can be found by its key, so that the session can move
     /// to another replica.
     #[must_use]
-    pub const fn finds_sessions(self) -> bool {
+    pub const fn can_find_sessions(self) -> bool {
         self.key_of_session(0, 0).is_some()
     }
 
@@ -104,15 +101,15 @@ impl ShardKey {
             Self::Flow => emit_ports(s, l4, exits).map(Some),
             Self::Addresses => [None; 2],
         };
-        let zero = s.wide(0);
+        let zero = s.wide_constant(0);
         let sum = s.wide_var(zero);
         s.arm(|t, done| {
-            let first = t.need::<{ ipv4::LENGTH_MIN }>(l3, exits.unsure);
+            let first = t.need::<{ ipv4::HEADER_LENGTH_MIN }>(l3, exits.unsure);
             let version = t.load(first, byte::<0>());
             let version = t.shr(version, 4);
             t.arm(|four, six| {
                 four.only(version, Cmp::Eq, 4, six);
-                let high = four.wide(0);
+                let high = four.wide_constant(0);
                 let source = four.load(first, be32::<{ ipv4::SRC_OFFSET }>());
                 let target = four.load(first, be32::<{ ipv4::DST_OFFSET }>());
                 let halves = [source, target].map(|address| (high, four.widen(address)));
@@ -187,9 +184,9 @@ fn emit_endpoint_sum<'s>(
 }
 
 #[inline]
-fn flow(block: &Block<'_>) -> Option<Flow> {
+fn block_flow(block: &Block<'_>) -> Option<Flow> {
     let mut block = *block;
-    match layers::common_segment(block.frame, &mut block.marks) {
+    match layers::fast_path_segment(block.frame, &mut block.marks) {
         Some(segment) => Some(segment.flow),
         None => layers::packet_flow(&mut block).ok(),
     }
@@ -261,7 +258,7 @@ mod tests {
                 let arena = Arena::new(64);
                 let mut space = Space::new(&arena);
                 let batch = space.batch(frames);
-                node.pass(batch, &mut space, 0);
+                node.process_batch(batch, &mut space, 0);
                 let keys = node.filter.state().unwrap().session_keys();
                 for (_, block) in space.batch(frames).blocks() {
                     let key = ShardKey::Flow.session_key(&block, seed);

@@ -10,7 +10,7 @@ use crate::contract::{
     Gateway, HoldTable, Key, KeyReader, LaneContext, Mistake, MovedSession, OldBytes, Output,
     Parameter, PinId, Report, StreamContext, Time, Value,
 };
-use abi::{BLOCK_MAX, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
+use abi::{BLOCK_LENGTH_MAX, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 use wire::LinkType;
@@ -45,13 +45,13 @@ impl Arena {
         let kept = self.cells.get(number)?.get_or_init(|| bytes);
         self.used.set(number + 1);
         let length = u32::try_from(kept.len()).ok()?;
-        let place = Extent::new((number * (BLOCK_MAX + 1)) as u64, length);
+        let place = Extent::new((number * (BLOCK_LENGTH_MAX + 1)) as u64, length);
         Some((RichPointer::new(DbufId::new(1)?, place, Class::YES), kept))
     }
 
     fn frame_at(&self, pointer: RichPointer) -> &[u8] {
         let position = usize::try_from(pointer.place.position()).unwrap_or(usize::MAX);
-        let (number, from) = (position / (BLOCK_MAX + 1), position % (BLOCK_MAX + 1));
+        let (number, from) = (position / (BLOCK_LENGTH_MAX + 1), position % (BLOCK_LENGTH_MAX + 1));
         let cell = self.cells.get(number).and_then(OnceCell::get);
         let bytes = cell.map(Vec::as_slice).unwrap_or_default();
         let bytes = bytes.get(from..).unwrap_or_default();
@@ -121,7 +121,7 @@ impl<'a> Gateway<'a> for Space<'a> {
     fn unpin(&mut self, _: PinId) {}
 
     fn append(&mut self, room: usize, fill: &mut FillFn<'_>) -> Option<(RichPointer, &'a [u8])> {
-        let mut bytes = vec![0; room.min(BLOCK_MAX)];
+        let mut bytes = vec![0; room.min(BLOCK_LENGTH_MAX)];
         let used = fill(&mut bytes).min(bytes.len());
         bytes.truncate(used);
         self.arena.store(bytes)
@@ -165,7 +165,7 @@ impl Node {
         words: &[&str],
         asked: &[(u32, u32)],
     ) -> Result<Self, Mistake> {
-        let arguments = parse_arguments(description, words)?.with_classes(asked.to_vec());
+        let arguments = parse_arguments(description, words)?.with_selected_classes(asked.to_vec());
         let make =
             description.constructor.ok_or_else(|| make_mistake("it has no user implementation"))?;
         Ok(Self {
@@ -178,7 +178,7 @@ impl Node {
     }
 
     /// Runs one pass over `batch` and returns the output, including blocks without a class.
-    pub fn pass<'a>(
+    pub fn process_batch<'a>(
         &mut self,
         mut batch: Batch<'a>,
         space: &mut Space<'a>,
@@ -227,7 +227,7 @@ impl Node {
 
     /// Removes all sessions and held blocks from the filter and returns them, as for a move to
     /// another process.
-    pub fn save(&mut self) -> Vec<MovedSession> {
+    pub fn take_sessions(&mut self) -> Vec<MovedSession> {
         let Some(state) = self.filter.state() else { return Vec::new() };
         let keys = state.session_keys().into_iter();
         let saved: Vec<MovedSession> =
@@ -237,7 +237,7 @@ impl Node {
     }
 
     /// Restores the saved sessions and held blocks into this filter.
-    pub fn restore(&mut self, saved: Vec<MovedSession>) -> Result<(), Mistake> {
+    pub fn restore_sessions(&mut self, saved: Vec<MovedSession>) -> Result<(), Mistake> {
         let Some(state) = self.filter.state() else { return Ok(()) };
         held_block_lengths(&saved).for_each(|bytes| self.counts.held.add_block(bytes));
         saved.into_iter().try_for_each(|moved| state.put_session(moved, &mut self.holds))
@@ -324,7 +324,8 @@ fn run_chain(nodes: &mut [Node], frame: &Frame) -> Vec<Answer> {
     for node in nodes {
         let before: Vec<_> = node.unanswered_reasons().collect();
         let passes = std::mem::take(&mut batches);
-        let passes = passes.into_iter().flat_map(|batch| node.pass(batch, &mut space, frame.time));
+        let passes =
+            passes.into_iter().flat_map(|batch| node.process_batch(batch, &mut space, frame.time));
         batches = passes.collect();
         let counted = before.into_iter().zip(node.unanswered_reasons()).find(|(b, a)| b.1 != a.1);
         why = counted.map(|((name, _), _)| name);
@@ -347,7 +348,7 @@ pub fn report_rows(
         let arena = Arena::new(4 * frames.len());
         let mut space = Space::new(&arena);
         let now = frames.last().map_or(0, |frame| frame.time);
-        node.pass(space.batch(frames), &mut space, now);
+        node.process_batch(space.batch(frames), &mut space, now);
     }
     node.report().rows
 }
@@ -358,7 +359,7 @@ pub fn parse_arguments(
     description: &'static Description,
     words: &[&str],
 ) -> Result<Arguments, Mistake> {
-    let keys: Arc<dyn KeyReader> = Arc::new(FixedKeyService);
+    let keys: Arc<dyn KeyReader> = Arc::new(FixedKeyReader);
     let mut arguments =
         Arguments::from_parameter_defaults(description.parameters).with_key_reader(Some(keys));
     let mut positional = description.parameters.iter().filter(|p| p.positional);
@@ -395,9 +396,9 @@ pub const TEST_KEY: Key = Key(*b"a key for tests!");
 
 /// A key service that returns the same key for every file name.
 #[derive(Debug)]
-struct FixedKeyService;
+struct FixedKeyReader;
 
-impl KeyReader for FixedKeyService {
+impl KeyReader for FixedKeyReader {
     fn read_key(&self, _: &str) -> Result<Key, String> {
         Ok(TEST_KEY)
     }

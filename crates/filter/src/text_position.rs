@@ -40,13 +40,13 @@ impl TextPosition {
             is_first: begins || whole,
             is_last: ends || whole,
             is_hole: block.pointer.is_hole() && block.length() > 0,
-            is_description: block.marks.link == Marks::DESCRIPTION_LINK,
+            is_description: block.marks.link == Marks::DESCRIPTION_LINK_TYPE,
         }
     }
 }
 
 fn is_text_end(flags: BlockFlags) -> bool {
-    flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::END)
+    flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::SESSION_END)
 }
 
 /// Returns true if the block is a UDP datagram, which is a text of its own even within a flow.

@@ -51,7 +51,7 @@ const TAGS_MAX: u8 = 2;
 const EXTENSIONS_MAX: usize = 2;
 const EXTENSION_LENGTH: usize = 8;
 /// Maximum length of an IPv4 header in bytes.
-const IPV4_HEADER_MAX: u16 = ipv4::LENGTH_MAX as u16;
+const IPV4_HEADER_MAX: u16 = ipv4::HEADER_LENGTH_MAX as u16;
 
 /// Parses the link header, unless a previous twin has parsed it. Returns the EtherType, and the
 /// position of the first header in view.
@@ -134,7 +134,7 @@ pub(crate) fn parse_tag<'s>(
         let tag = t.need::<{ vlan::TAG_LENGTH }>(at, cut);
         let inside = t.load(tag, be16::<{ vlan::CONTROL_OFFSET }>());
         t.set(control, inside);
-        let kind = t.load(tag, be16::<{ vlan::NEXT_OFFSET }>());
+        let kind = t.load(tag, be16::<{ vlan::NEXT_ETHERTYPE_OFFSET }>());
         t.set(next, kind);
         let after = t.advance(at, vlan::TAG_LENGTH as u16);
         t.set_position(behind, after);
@@ -178,7 +178,7 @@ pub(crate) fn parse_packet<'s>(
     });
     let (protocol, length, at) = (s.get(number), s.get(length), s.get_position(data));
     // Most packets are IPv4 without options.
-    let usual = (ethernet::HEADER_LENGTH + ipv4::LENGTH_MIN) as u16;
+    let usual = (ethernet::HEADER_LENGTH + ipv4::HEADER_LENGTH_MIN) as u16;
     let at = if on.has_link_header { s.hint_usual_distance(at, usual) } else { at };
     (l3, Transport { at, protocol, length })
 }
@@ -321,13 +321,13 @@ fn parse_ipv4<'s>(
     l3: FramePos<'s>,
     exits: TwinExits<'s>,
 ) -> (Num<'s>, Num<'s>, FramePos<'s>) {
-    let header = s.need::<{ ipv4::LENGTH_MIN }>(l3, exits.cut);
+    let header = s.need::<{ ipv4::HEADER_LENGTH_MIN }>(l3, exits.cut);
     let first = s.load(header, byte::<{ ipv4::VERSION_IHL_OFFSET }>());
     let version = s.shr(first, 4);
     s.only(version, Cmp::Eq, 4, exits.malformed);
     let words = s.and(first, 0x0f);
     let bytes = s.shl(words, 2);
-    s.only(bytes, Cmp::Ge, ipv4::LENGTH_MIN as u32, exits.malformed);
+    s.only(bytes, Cmp::Ge, ipv4::HEADER_LENGTH_MIN as u32, exits.malformed);
     let total = s.load(header, be16::<{ ipv4::TOTAL_LENGTH_OFFSET }>());
     s.only(total, Cmp::Ne, 0, exits.unsure);
     s.only(total, Cmp::Ge, bytes, exits.malformed);
@@ -335,7 +335,7 @@ fn parse_ipv4<'s>(
     let bits = u32::from(ipv4::IPV4_FRAGMENT_OFFSET_MASK | ipv4::MORE_FRAGMENTS);
     s.only(fragment, Cmp::NotAny, bits, exits.unsure);
     s.arm(|t, no_options| {
-        t.only(bytes, Cmp::Ne, ipv4::LENGTH_MIN as u32, no_options);
+        t.only(bytes, Cmp::Ne, ipv4::HEADER_LENGTH_MIN as u32, no_options);
         let before = t.sub(bytes, 1);
         let last = t.advance_by(l3, before, IPV4_HEADER_MAX, exits.unsure);
         t.need::<1>(last, exits.unsure);

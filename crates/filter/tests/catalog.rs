@@ -40,7 +40,7 @@ fn run_with_observer(
     for batch in corpus::uneven_batches(frames) {
         let before = space.batch(batch);
         let now = batch.iter().map(|frame| frame.time).max().unwrap_or(0);
-        let after = node.pass(before.duplicate(), &mut space, now);
+        let after = node.process_batch(before.duplicate(), &mut space, now);
         see(node, &before, &after);
     }
 }
@@ -147,15 +147,15 @@ fn assert_classes_lead_to_filters(captured: CaptureReader) {
             let mut space = Space::new(&arena);
             let (mut first, mut second, mut there) = (example_node(d), example_node(other), 0);
             for frames in corpus::uneven_batches(&frames) {
-                for mut batch in first.pass(space.batch(frames), &mut space, 0) {
+                for mut batch in first.process_batch(space.batch(frames), &mut space, 0) {
                     batch.retain_lanes(batch.lanes_with_class(|class| class.0 == *value));
                     // Blocks without bytes (ends and holes) have no contents by which a filter
                     // could classify them.
                     let bytes = batch.blocks().filter(|(_, block)| !block.bytes().is_empty());
                     let bytes = bytes.fold(0, |mask, (l, _)| mask | 1 << l);
                     batch.retain_lanes(bytes);
-                    there += u64::from(batch.live().count_ones());
-                    second.pass(batch, &mut space, 0);
+                    there += u64::from(batch.live_lanes().count_ones());
+                    second.process_batch(batch, &mut space, 0);
                 }
             }
             // In one of five captures with port 22, curl requests a page from that port.
@@ -214,7 +214,7 @@ fn assert_kinds_keep_rights(captured: CaptureReader) {
         }
         run_with_observer(&mut node, &frames, usize::MAX, |_, before, after| {
             let [after] = after else { panic!("`{}` is not a stream", d.name) };
-            for l in lanes(after.live()) {
+            for l in lanes(after.live_lanes()) {
                 assert_rights(d, &before.block(l), &after.block(l));
             }
         });
@@ -291,8 +291,9 @@ fn assert_answers_or_reasons(captured: CaptureReader) {
         let mut node = example_node(d);
         let (mut unanswered, mut taken, mut passed) = (0, 0, 0);
         run_with_observer(&mut node, &frames, usize::MAX, |node, before, after| {
-            taken += u64::from(before.live().count_ones());
-            passed += after.iter().map(|batch| u64::from(batch.live().count_ones())).sum::<u64>();
+            taken += u64::from(before.live_lanes().count_ones());
+            passed +=
+                after.iter().map(|batch| u64::from(batch.live_lanes().count_ones())).sum::<u64>();
             assert_eq!(
                 taken + node.counts.made.blocks,
                 passed + ended_or_held_count(&node.counts),
@@ -337,7 +338,7 @@ fn assert_no_panic(captured: CaptureReader) {
             let arena = Arena::new(4 * LANES);
             let mut space = Space::new(&arena);
             let mut batch = space.batch(frames);
-            for l in lanes(batch.live()) {
+            for l in lanes(batch.live_lanes()) {
                 let mut block = batch.block(l).narrow(random.next_u64() as u32 % 64, u32::MAX);
                 let mut mark = || random.next_u64() as u16 % 200;
                 block.marks.network = mark();
@@ -345,7 +346,7 @@ fn assert_no_panic(captured: CaptureReader) {
                 block.marks.payload = mark();
                 batch.set_block(l, block);
             }
-            node.pass(batch, &mut space, 0);
+            node.process_batch(batch, &mut space, 0);
         }
         assert!(node.report().rows.len() <= 100, "`{}`", d.name);
     }
@@ -354,7 +355,7 @@ fn assert_no_panic(captured: CaptureReader) {
 /// Checks CONTRACT 14: a space may provide only the head of a frame, and the answer must not depend
 /// on this.
 #[test]
-fn head_suffices_for_filters_that_read_a_head() {
+fn filters_that_read_a_head_need_only_the_head() {
     assert_heads_suffice(corpus::generated_frames);
 }
 
@@ -399,10 +400,10 @@ fn assert_marks_agree(captured: CaptureReader) {
         let arena = Arena::new(8 * frames.len());
         let mut space = Space::new(&arena);
         for frames in corpus::uneven_batches(&frames) {
-            let alone = fresh.pass(space.batch(frames), &mut space, 0);
-            let between = first.pass(space.batch(frames), &mut space, 0);
+            let alone = fresh.process_batch(space.batch(frames), &mut space, 0);
+            let between = first.process_batch(space.batch(frames), &mut space, 0);
             for (batch, alone) in between.into_iter().zip(alone) {
-                let behind = marked.pass(batch, &mut space, 0).remove(0);
+                let behind = marked.process_batch(batch, &mut space, 0).remove(0);
                 for ((_, a), (_, b)) in alone.blocks().zip(behind.blocks()) {
                     let same = a.pointer.class == b.pointer.class && a.bytes() == b.bytes();
                     assert!(same || d.classes == Classes::Same, "`{}`: {:02x?}", d.name, a.frame);
@@ -442,7 +443,7 @@ fn assert_recorded_layers_agree(captured: CaptureReader) {
         filter::layers::parse(&mut block);
         assert_eq!(marks, block.marks, "{one:?}");
         beyond += usize::from(layers.l4.is_some_and(|at| at > filter::layers::HEAD_SIZE));
-        found += usize::from(marks.payload != abi::Marks::UNKNOWN);
+        found += usize::from(marks.payload != abi::Marks::UNKNOWN_OFFSET);
     }
     assert!(beyond > 0 && found > 100, "{beyond} {found}");
 }
@@ -491,7 +492,7 @@ fn assert_saved_state_continues(captured: CaptureReader) {
             // Some blocks have sessions, as after a filter that assigns sessions.
             block.context.session = number as u32 % 5;
             batch.set_block(0, block);
-            for batch in node.pass(batch, &mut space, frame.time) {
+            for batch in node.process_batch(batch, &mut space, frame.time) {
                 answers.extend(batch.blocks().map(|(_, block)| Answer::from_block(&block, None)));
             }
         }
@@ -515,10 +516,10 @@ fn assert_saved_state_continues(captured: CaptureReader) {
             }
             StateScope::Pinned(_) => continue,
         }
-        let saved = leaves.save();
+        let saved = leaves.take_sessions();
         drop(leaves);
         let mut comes = example_node(d);
-        comes.restore(saved).unwrap_or_else(|mistake| panic!("`{}`: {mistake}", d.name));
+        comes.restore_sessions(saved).unwrap_or_else(|mistake| panic!("`{}`: {mistake}", d.name));
         found.extend(all_answers(&mut comes, behind));
 
         assert_eq!(comes.report(), stays.report(), "`{}`", d.name);
@@ -555,7 +556,7 @@ fn check_detects_a_filter_that_exceeds_its_rights() {
 }
 
 #[test]
-fn groups_are_ranges_of_the_classes() {
+fn class_groups_are_within_the_class_range() {
     for d in FILTERS {
         let Classes::Number { range, names, .. } = d.classes else {
             assert!(d.class_groups.is_empty(), "`{}` has groups and no classes", d.name);

@@ -37,8 +37,8 @@ fn run_ip(frames: &[Frame], words: &[&str]) -> ReassemblyOutput {
     for frames in frames.chunks(LANES) {
         let before = space.batch(frames);
         now = frames.iter().map(|frame| frame.time).fold(now, u64::max);
-        let after = node.pass(before.duplicate(), &mut space, now).remove(0);
-        for l in lanes(after.live()) {
+        let after = node.process_batch(before.duplicate(), &mut space, now).remove(0);
+        for l in lanes(after.live_lanes()) {
             let block = after.block(l);
             if !std::ptr::eq(block.frame, before.block(l).frame) {
                 let (frame, data) = (block.frame.to_vec(), block.bytes().to_vec());

@@ -3,8 +3,8 @@
 //! The comparison of twins with their filters cannot find a mistake that both implementations make.
 //! These tests compare each implementation with itself on changed frames: with padding after the
 //! packet, a snapshot that ends in the padding, an additional tag, the same datagram in fragments,
-//! and the same stream in smaller segments. They loop over the catalog. [`EXCEPTIONS`] lists each
-//! filter that depends on such a change by definition, with the reason.
+//! and the same stream in smaller segments. They loop over the catalog. [`CHANGE_EXCEPTIONS`] lists
+//! each filter that depends on such a change by definition, with the reason.
 //!
 //! Filters that may read every byte classify the bytes in view. They are tested after `udp` or
 //! `ip`, whose views end with the packet.
@@ -14,7 +14,7 @@ mod corpus;
 use abi::{BlockFlags, BlockMetadata, Class};
 use ebpf::Hook;
 use ebpf::emit::{Answer as TwinAnswer, Exit, Layers, Outcome, Scope, UnfitReason, be16};
-use ebpf::exam::{Interpreter, TwinRunner, TwinVerdict};
+use ebpf::exam::{InterpreterJudge, TwinJudge, TwinVerdict};
 use ebpf::interpret::Packet;
 use filter::catalog::{FILTERS, find};
 use filter::prelude::*;
@@ -25,11 +25,11 @@ use filter::testing::{self, Answer, Arena, ETHERNET, Frame, Node, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::LinkType;
 use wire::ip::Fragment;
-use wire::link::Network;
+use wire::link::NetworkProtocol;
 
 /// A change to a frame outside of its packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Change {
+enum FrameChange {
     /// Adds bytes after the packet: the link padding of a short frame, or a trailer.
     Padding(&'static [u8]),
     /// Adds padding on the wire after the packet; the captured bytes end with the packet.
@@ -40,37 +40,41 @@ enum Change {
     Fragments,
 }
 
-const CHANGES: [Change; 6] = [
-    Change::Padding(&[0; 46]),
+const FRAME_CHANGES: [FrameChange; 6] = [
+    FrameChange::Padding(&[0; 46]),
     // Ports and a request, to detect a reader that mistakes padding for a header.
-    Change::Padding(b"\0\x50\0\x50GET / HTTP/1.1\r\n\r\nSSH-2.0-x\r\n"),
-    Change::Padding(&[0xff; 4]),
-    Change::Snapshot,
-    Change::Tag,
-    Change::Fragments,
+    FrameChange::Padding(b"\0\x50\0\x50GET / HTTP/1.1\r\n\r\nSSH-2.0-x\r\n"),
+    FrameChange::Padding(&[0xff; 4]),
+    FrameChange::Snapshot,
+    FrameChange::Tag,
+    FrameChange::Fragments,
 ];
 
 /// An exception: the beginning of a request, a predicate for the changes that may alter the result
 /// of the request, and the reason.
-type Exception = (&'static str, fn(Change) -> bool, &'static str);
+type ChangeException = (&'static str, fn(FrameChange) -> bool, &'static str);
 
 /// Filters whose results depend on a change by definition.
-const EXCEPTIONS: &[Exception] = &[
-    ("eth", |change| change == Change::Tag, "answers the outermost type, which is that of the tag"),
-    ("vlan", |change| change == Change::Tag, "answers the tag"),
-    ("strip vlan", |change| change == Change::Tag, "takes the outermost tag out"),
+const CHANGE_EXCEPTIONS: &[ChangeException] = &[
+    (
+        "eth",
+        |change| change == FrameChange::Tag,
+        "answers the outermost type, which is that of the tag",
+    ),
+    ("vlan", |change| change == FrameChange::Tag, "answers the tag"),
+    ("strip vlan", |change| change == FrameChange::Tag, "takes the outermost tag out"),
     ("strip 5", |_| true, "cuts bytes off, whatever they are"),
     ("pcap", |_| true, "records the frame, with all that was captured of it"),
     (
         "bpf",
-        |change| change != Change::Fragments,
+        |change| change != FrameChange::Fragments,
         "pcap-filter(7): `tcp` means an untagged frame, and a port lies where it lies, \
          wherever the packet ends",
     ),
 ];
 
-fn is_exception(request: &str, change: Change) -> bool {
-    EXCEPTIONS.iter().any(|(begins, looks, _)| request.starts_with(begins) && looks(change))
+fn is_exception(request: &str, change: FrameChange) -> bool {
+    CHANGE_EXCEPTIONS.iter().any(|(begins, looks, _)| request.starts_with(begins) && looks(change))
 }
 
 /// Returns the start and end offsets of the IP packet in an Ethernet frame. Returns `None` unless
@@ -81,14 +85,14 @@ fn packet_range(frame: &Frame) -> Option<(usize, usize)> {
     let at = usize::from(layers.l3.filter(|_| whole && frame.link == ETHERNET)?);
     let word = |at: usize| Some(u16::from_be_bytes(frame.bytes.get(at..at + 2)?.try_into().ok()?));
     let end = match layers.network {
-        Network::Ipv4 => at + usize::from(word(at + 2).filter(|length| *length >= 20)?),
-        Network::Ipv6 => at + 40 + usize::from(word(at + 4).filter(|length| *length > 0)?),
+        NetworkProtocol::Ipv4 => at + usize::from(word(at + 2).filter(|length| *length >= 20)?),
+        NetworkProtocol::Ipv6 => at + 40 + usize::from(word(at + 4).filter(|length| *length > 0)?),
         _ => return None,
     };
     (end <= frame.bytes.len()).then_some((at, end))
 }
 
-impl Change {
+impl FrameChange {
     /// Returns the original frame, and the changed frames to compare with it. Returns `None` if the
     /// change does not apply.
     fn apply(self, frame: &Frame, number: u16) -> Option<(Frame, Vec<Frame>)> {
@@ -169,7 +173,7 @@ fn run_frames(nodes: &mut [Node], frames: &[Frame]) -> Vec<Answer> {
         let count = nodes.len();
         for (number, node) in nodes.iter_mut().enumerate() {
             let before = std::mem::take(&mut batches).into_iter();
-            batches = before.flat_map(|b| node.pass(b, &mut space, frame.time)).collect();
+            batches = before.flat_map(|b| node.process_batch(b, &mut space, frame.time)).collect();
             if number + 1 < count {
                 batches.iter_mut().for_each(|batch| {
                     batch.retain_lanes(batch.lanes_with_class(Class::is_answered))
@@ -222,7 +226,7 @@ fn is_same_answer(
 /// blocks compared, or the first difference.
 fn compare_answers(
     d: &'static Description,
-    change: Change,
+    change: FrameChange,
     frames: &[Frame],
 ) -> Result<usize, String> {
     let pairs = frames.iter().zip(1..).filter_map(|(frame, number)| change.apply(frame, number));
@@ -230,7 +234,7 @@ fn compare_answers(
     let mut compared = 0;
     for (chain, comes, form) in chains_with_filter(d) {
         let joins = chain.first().is_some_and(|first| first.name == "ip");
-        if change == Change::Fragments && !joins {
+        if change == FrameChange::Fragments && !joins {
             continue;
         }
         let (before, after) = (run_chain(&chain, &plain), run_chain(&chain, &changed.concat()));
@@ -240,7 +244,7 @@ fn compare_answers(
         if before.blocks.len() != after.blocks.len() {
             return differ(format!("{} blocks, {}", before.blocks.len(), after.blocks.len()));
         }
-        let tag = change == Change::Tag;
+        let tag = change == FrameChange::Tag;
         for (before, after) in before.blocks.iter().zip(&after.blocks) {
             // A block without a class keeps its view, and thus its form.
             let form = if before.0.is_answered() { form } else { comes };
@@ -283,7 +287,7 @@ fn bytes_around_a_packet_change_no_class() {
     let frames = invariance_frames();
     for d in FILTERS {
         let (mut compared, mut excused, mut differs) = (0, false, false);
-        for change in CHANGES {
+        for change in FRAME_CHANGES {
             let result = compare_answers(d, change, &frames);
             match is_exception(d.name, change) {
                 true => (excused, differs) = (true, differs || result.is_err()),
@@ -302,14 +306,15 @@ fn bytes_around_a_packet_change_no_class() {
 /// the first difference.
 fn compare_twin_answers(
     chain: &[TwinCase],
-    change: Change,
+    change: FrameChange,
     frames: &[Frame],
 ) -> Result<usize, String> {
     let mut compared = 0;
     for hook in [Hook::Tc, Hook::Xdp] {
         let Some(program) = try_emit_program(chain, hook) else { continue };
         let mut user = ReferenceChain::new(chain, &program);
-        let (mut twin, mut other) = (Interpreter::new(&program), Interpreter::new(&program));
+        let (mut twin, mut other) =
+            (InterpreterJudge::new(&program), InterpreterJudge::new(&program));
         let pairs =
             frames.iter().zip(1..).filter_map(|(frame, number)| change.apply(frame, number));
         for (plain, changed) in pairs {
@@ -347,9 +352,9 @@ fn bytes_around_a_packet_change_no_class_of_a_twin() {
         if d.input_forms.contains(Form::Bytes) || d.state.scope != StateScope::Nothing {
             continue;
         }
-        for change in CHANGES {
+        for change in FRAME_CHANGES {
             // The padding of a snapshot was not captured.
-            if matches!(change, Change::Fragments | Change::Snapshot)
+            if matches!(change, FrameChange::Fragments | FrameChange::Snapshot)
                 || is_exception(&request_text(&chain), change)
             {
                 continue;
@@ -480,7 +485,7 @@ fn emit_faulty_twin<'s>(
 #[test]
 fn comparison_detects_padding_read_as_a_header() {
     let frames = invariance_frames();
-    let padding = CHANGES[1];
+    let padding = FRAME_CHANGES[1];
     let found =
         compare_answers(&FAULTY_FILTER, padding, &frames).expect_err("padding is no header");
     assert!(found.contains("`faulty` under Padding"), "{found}");
@@ -490,7 +495,7 @@ fn comparison_detects_padding_read_as_a_header() {
     let agrees = found.rsplit_once("; the filter: Some(").is_some();
     assert!(found.contains("the twin of `faulty`") && agrees, "{found}");
     assert!(
-        compare_answers(&FAULTY_FILTER, Change::Tag, &frames).is_err(),
+        compare_answers(&FAULTY_FILTER, FrameChange::Tag, &frames).is_err(),
         "nor do tags move a port"
     );
 }

@@ -8,11 +8,11 @@
 mod corpus;
 
 use corpus::boundaries::{
-    boundary_frames, ethernet_bytes, kernel_layouts, pending_checksum_frames,
+    boundary_frames, ethernet_bytes, packets_in_all_layouts, pending_checksum_frames,
     pending_lookalike_frames, truncated_at_headers,
 };
 use ebpf::emit::Outcome;
-use ebpf::exam::{self, Interpreter, TwinRunner, TwinVerdict};
+use ebpf::exam::{self, InterpreterJudge, TwinJudge, TwinVerdict};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::testing::twins::{
@@ -26,10 +26,10 @@ fn compare_packets<'a>(
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Result<exam::ExamTotals, String> {
     let (mut user, mut interpreter) =
-        (ReferenceChain::new(chain, program), Interpreter::new(program));
+        (ReferenceChain::new(chain, program), InterpreterJudge::new(program));
     let place = program.hook;
     let packets = packets.into_iter().filter_map(|packet| exam::packet_at_hook(&packet, place));
-    exam::compare(&mut [&mut user, &mut interpreter], packets)
+    exam::compare_judges(&mut [&mut user, &mut interpreter], packets)
         .map_err(|differ| format!("`{}` at {:?}: {differ}", request_text(chain), program.hook))
 }
 
@@ -38,7 +38,7 @@ const HOOKS: [Hook; 4] = [Hook::Tc, Hook::Xdp, Hook::Socket, Hook::Cgroup];
 #[test]
 fn v4_every_twin_answers_like_its_filter() {
     let borders = boundary_frames();
-    let packets = kernel_layouts(&borders);
+    let packets = packets_in_all_layouts(&borders);
     let mut answered = 0;
     for (number, chain) in twin_chains(3).iter().enumerate() {
         // There are thousands of chains of three, and their parts are examined separately.
@@ -67,14 +67,14 @@ fn v4_every_twin_answers_like_its_filter() {
 #[test]
 fn i6_editing_twins_edit_all_or_nothing() {
     let borders = boundary_frames();
-    let packets = kernel_layouts(&borders);
+    let packets = packets_in_all_layouts(&borders);
     for chain in twin_chains(1).into_iter().filter(|chain| edits_frames(chain)) {
         assert!(emit_program(&chain, Hook::Socket).is_err(), "{}", request_text(&chain));
         let (mut fits, mut unsure) = (0, 0);
         for place in [Hook::Tc, Hook::Xdp] {
             let Ok(program) = emit_program(&chain, place) else { continue };
             fits += 1;
-            let mut interpreter = Interpreter::new(&program);
+            let mut interpreter = InterpreterJudge::new(&program);
             for packet in
                 packets.iter().copied().chain(exam::truncations(&borders[0]).map(Packet::new))
             {
@@ -203,7 +203,7 @@ fn assert_plain_frames_answered(captured: corpus::CaptureReader) {
 #[test]
 fn i6_long_chains_in_several_programs_agree_with_filters() {
     let borders = boundary_frames();
-    let packets = kernel_layouts(&borders);
+    let packets = packets_in_all_layouts(&borders);
     for (number, chain) in long_twin_chains().iter().enumerate() {
         let place = HOOKS[number % 2];
         let program = emit_program(chain, place).unwrap_or_else(|unfit| panic!("{unfit}"));

@@ -5,7 +5,7 @@
 
 use abi::DbufId;
 use streamline_iolite::file::{CachedFile, TransferResult};
-use streamline_iolite::resolve::Table;
+use streamline_iolite::resolve::PointerTable;
 
 #[expect(clippy::print_stderr, reason = "an example prints what it does")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A 16-byte pointer, which could be sent through any ring, and its target.
     let length = usize::try_from(file.size()?)?.min(20);
     let pointer = file.pointer(0, length);
-    let mut table = Table::new();
+    let mut table = PointerTable::new();
     table.register_file(&file);
     let mut begin = vec![0; length];
     table.copy(pointer, &mut begin)?;

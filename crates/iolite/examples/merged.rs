@@ -5,13 +5,16 @@
 use abi::DbufId;
 use buffer::stream::{Config, stream};
 use std::time::Duration;
-use streamline_iolite::merge::{MergeOrder, MergedRead, MergedReader, Stamped};
+use streamline_iolite::merge::{MergeOrder, MergedRead, MergedReader, TimestampMerge};
 
 #[expect(clippy::print_stdout, reason = "an example prints what it does")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Producers may differ by 10 000 units; the merge waits up to 50 ms for a silent one.
-    let order =
-        MergeOrder::Stamped(Stamped::new(10_000, Duration::from_millis(50), block_timestamp));
+    let order = MergeOrder::Stamped(TimestampMerge::new(
+        10_000,
+        Duration::from_millis(50),
+        block_timestamp,
+    ));
     let mut merged = MergedReader::new(order);
     let mut writing = Vec::new();
     for producer in 0..3_u64 {
@@ -37,8 +40,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         times.is_sorted(),
         merged.late_block_count()
     );
-    while let Some(gone) = merged.next_departed() {
-        let left = gone.put.resident(&gone.taken);
+    while let Some(gone) = merged.next_departed_producer() {
+        let left = gone.put.resident_blocks(&gone.taken);
         println!("{:?}: {} blocks, {left:?} left behind", gone.producer, gone.taken.blocks);
     }
     Ok(())

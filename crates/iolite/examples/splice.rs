@@ -17,8 +17,8 @@ use std::thread;
 use streamline_iolite::aggregate::owner::PoolOwner;
 use streamline_iolite::aggregate::server::GrantServer;
 use streamline_iolite::aggregate::{AllocationPool, FrozenData};
-use streamline_iolite::indirect::{Backing, Config, Input, Output, indirect};
-use streamline_iolite::interface::AggregateBlocks;
+use streamline_iolite::indirect::{Backing, Config, Input, Output, indirect_stream};
+use streamline_iolite::interface::AggregateBlockReader;
 use streamline_iolite::interface::StreamReader as _;
 use streamline_iolite::splice::splice_all;
 use streamline_iolite::view::Space;
@@ -28,16 +28,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "/proc/self/exe".to_owned());
     let id = |number| DbufId::new(number).ok_or("no id");
     // The owner of all dbufs, which the other stages query for unmapped ones.
-    let server = GrantServer::open(PoolOwner::new(8))?;
-    let file = FrozenData::read(id(1)?, File::open(&name)?, 1 << 30)?;
+    let server = GrantServer::start(PoolOwner::new(8))?;
+    let file = FrozenData::from_reader(id(1)?, File::open(&name)?, 1 << 30)?;
     server.with_owner(|owner| owner.share_frozen(&file, AccessList::private(effective_ids())))?;
     let stream = |ring: u32| -> Result<(Output, Input), Box<dyn Error>> {
         let shape = pool::PoolConfig { segment: 1 << 16, segments: 4 };
         let pool = AllocationPool::new(id(ring + 1)?, shape, AccessList::private(effective_ids()))?;
         server.with_owner(|owner| owner.share(&pool))?;
-        let (output, mut offers) = indirect(&Config::new(id(ring)?), Backing::new(pool))?;
+        let (output, mut offers) = indirect_stream(&Config::new(id(ring)?), Backing::new(pool))?;
         let space = Space::new();
-        space.introduce(server.introduce(Credentials::from(effective_ids()))?.1);
+        space.add_owner(server.add_client(Credentials::from(effective_ids()))?.1);
         Ok((output, Input::open(offers.remove(0), &space)?))
     };
     let (mut first, mut middle) = stream(10)?;
@@ -45,8 +45,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let all = file.aggregate()?;
     let (written, passed, sum) = thread::scope(|scope| {
-        let writing =
-            scope.spawn(move || splice_all(&mut AggregateBlocks::new(&all, 65_536), &mut first));
+        let writing = scope
+            .spawn(move || splice_all(&mut AggregateBlockReader::new(&all, 65_536), &mut first));
         let passing = scope.spawn(move || splice_all(&mut middle, &mut second));
         let mut sum = 0_u64;
         loop {

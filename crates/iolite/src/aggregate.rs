@@ -54,25 +54,25 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-mod allocate;
+mod allocation_pool;
+mod byte_access;
 pub mod checksum;
-mod content;
 mod frozen;
 pub mod holders;
-mod list;
 pub mod owner;
 pub mod pipe;
 mod refusal;
 pub mod server;
 mod slice;
+mod slice_list;
 
-pub use allocate::{AllocationPool, Writer};
-pub use content::AggregateReader;
+pub use allocation_pool::{AllocationPool, Writer};
+pub use byte_access::AggregateReader;
 pub use frozen::FrozenData;
-use list::SliceList;
-pub use list::Slices;
 pub use refusal::GrantRefusal;
 pub use slice::{ContentId, Slice};
+use slice_list::SliceList;
+pub use slice_list::Slices;
 
 /// Maximum number of slices in an aggregate.
 pub const SLICES_MAX: usize = 1 << 16;
@@ -104,7 +104,7 @@ impl Aggregate {
         let slice = Slice::new(lease, pointer)?;
         let mut aggregate = Self::new();
         if slice.len() > 0 {
-            aggregate.push(slice);
+            aggregate.push_slice(slice);
         }
         Ok(aggregate)
     }
@@ -144,7 +144,11 @@ impl Aggregate {
             let last_flag = if index == last { BlockFlags::LAST } else { BlockFlags::NONE };
             let flags = context.flags.with(first).with(last_flag);
             let pointer = slice.pointer();
-            Entry::new(pointer, BlockMetadata { flags, ..context }, Marks::bare(pointer.length()))
+            Entry::new(
+                pointer,
+                BlockMetadata { flags, ..context },
+                Marks::for_plain_block(pointer.length()),
+            )
         })
     }
 
@@ -157,7 +161,7 @@ impl Aggregate {
             self.length -= last.len();
             if self.length < length {
                 last.narrow(0, length - self.length);
-                self.push(last);
+                self.push_slice(last);
             }
         }
     }
@@ -182,7 +186,7 @@ impl Aggregate {
     pub fn append(&mut self, mut other: Self) -> Result<(), Error> {
         self.check_slice_count(other.slices.len())?;
         while let Some(slice) = other.slices.pop_front() {
-            self.push(slice);
+            self.push_slice(slice);
         }
         Ok(())
     }
@@ -212,7 +216,7 @@ impl Aggregate {
                 let mut front = last.clone();
                 front.narrow(0, keep);
                 last.narrow(keep, last.len() - keep);
-                self.push(front);
+                self.push_slice(front);
             }
             rest.length += last.len();
             rest.slices.push_front(last);
@@ -231,7 +235,7 @@ impl Aggregate {
             if from < to {
                 let mut piece = slice.clone();
                 piece.narrow(from - before, to - from);
-                part.push(piece);
+                part.push_slice(piece);
             }
             before += slice.len();
             if before >= range.end {
@@ -252,7 +256,7 @@ impl Aggregate {
         self.truncate(range.start);
         for mut part in [other, behind] {
             while let Some(slice) = part.slices.pop_front() {
-                self.push(slice);
+                self.push_slice(slice);
             }
         }
         Ok(())
@@ -261,8 +265,8 @@ impl Aggregate {
     /// Changes the bytes in `range`: copies them into a new block of `pool`, calls `edit` on the
     /// copy, and joins the new block with the surrounding slices. Other aggregates still refer to
     /// the old bytes. Does nothing if the range is empty. Fails like [`Aggregate::replace`], or if
-    /// the range is longer than [`AllocationPool::block_max`], or the pool is full. On failure the
-    /// aggregate is unchanged.
+    /// the range is longer than [`AllocationPool::block_length_max`], or the pool is full. On
+    /// failure the aggregate is unchanged.
     pub fn mutate(
         &mut self,
         range: Range<usize>,
@@ -311,21 +315,21 @@ impl Aggregate {
         Ok(())
     }
 
-    fn push(&mut self, slice: Slice) {
+    fn push_slice(&mut self, slice: Slice) {
         self.length += slice.len();
         self.slices.push_back(slice);
     }
 
     /// Appends `slice`. If `slice` directly follows the last slice in the same segment, extends the
     /// last slice instead of adding one. Fails if the aggregate has [`SLICES_MAX`] slices.
-    fn extend(&mut self, slice: Slice) -> Result<(), Error> {
+    fn append_slice(&mut self, slice: Slice) -> Result<(), Error> {
         let length = slice.len();
         if self.slices.back_mut().is_some_and(|last| last.join(&slice)) {
             self.length += length;
             return Ok(());
         }
         self.check_slice_count(1)?;
-        self.push(slice);
+        self.push_slice(slice);
         Ok(())
     }
 

@@ -21,7 +21,7 @@
 //! has the address of the mapping, and passes it to system calls, which fail with EFAULT if the
 //! page is missing. The target of a rich pointer may change before it is read, so (dbuf, position)
 //! is not a content id of a file. For bytes that never change, use a sealed copy
-//! ([`FrozenData::read`](crate::aggregate::FrozenData::read)).
+//! ([`FrozenData::read`](crate::aggregate::FrozenData::from_reader)).
 //!
 //! Peers receive a read-only descriptor if the mode of the file permits it at the time of the
 //! request ([`CachedFile::grant`]); afterwards the peers read the current contents, as with any
@@ -34,7 +34,7 @@ pub use reader::FileReader;
 pub use splice::{SpliceCall, TransferResult};
 
 use abi::access::{AccessList, Credentials};
-use abi::{BLOCK_MAX, Class, DbufId, Extent, RichPointer};
+use abi::{BLOCK_LENGTH_MAX, Class, DbufId, Extent, RichPointer};
 use buffer::Fault;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -68,12 +68,12 @@ struct FileView {
 
 impl CachedFile {
     /// Opens a file for reading. `id` must be unique. Fails unless the file is a regular file.
-    pub fn open(id: DbufId, path: impl AsRef<Path>) -> Result<Self, Refusal> {
+    pub fn open(id: DbufId, path: impl AsRef<Path>) -> Result<Self, FileRefusal> {
         let target = || path.as_ref().display().to_string();
         let file = sys::open::RegularOpenOptions::read().open(&path).map_err(|e| {
             match e.raw_os_error() {
                 Some(errno) => sys::Error::new("open", target(), errno).into(),
-                None => Refusal::NotRegularFile,
+                None => FileRefusal::NotRegularFile,
             }
         })?;
         Self::from_descriptor(id, file.into())
@@ -82,14 +82,14 @@ impl CachedFile {
     /// Wraps a descriptor that this process has opened. Fails unless the descriptor refers to a
     /// regular file open for reading. If the file is also open for writing, reopens the file
     /// read-only, so that grants never include write access.
-    pub fn from_descriptor(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
+    pub fn from_descriptor(id: DbufId, file: OwnedFd) -> Result<Self, FileRefusal> {
         if sys::file::status(&file)?.kind != FileKind::Regular {
-            return Err(Refusal::NotRegularFile);
+            return Err(FileRefusal::NotRegularFile);
         }
         let file = match sys::file::access_mode(&file)? {
             AccessMode::Read => file,
             AccessMode::ReadWrite => sys::file::reopen_read_only(file.as_fd())?,
-            AccessMode::NotReadable => return Err(Refusal::NotReadable),
+            AccessMode::NotReadable => return Err(FileRefusal::NotReadable),
         };
         let cannot_be_truncated = sys::file::has_shrink_seal(&file);
         let inner = CachedFileState { id, file, cannot_be_truncated, view: RwLock::default() };
@@ -100,9 +100,9 @@ impl CachedFile {
 
     /// Wraps a descriptor received from a peer, which is not trusted. Fails for anything but a
     /// regular file, and for files in user-space file systems, which could block readers forever.
-    pub fn from_received(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
+    pub fn from_untrusted_descriptor(id: DbufId, file: OwnedFd) -> Result<Self, FileRefusal> {
         if sys::file::is_on_fuse(&file)? {
-            return Err(Refusal::InUserSpace);
+            return Err(FileRefusal::InUserSpace);
         }
         Self::from_descriptor(id, file)
     }
@@ -114,15 +114,15 @@ impl CachedFile {
     }
 
     /// Returns the current file size in bytes.
-    pub fn size(&self) -> Result<u64, Refusal> {
+    pub fn size(&self) -> Result<u64, FileRefusal> {
         Ok(self.refresh_view()?.size)
     }
 
-    /// Returns a pointer to `length` bytes at offset `at` of the file, but to at most [`BLOCK_MAX`]
-    /// bytes. The range is not checked against the size of the file.
+    /// Returns a pointer to `length` bytes at offset `at` of the file, but to at most
+    /// [`BLOCK_LENGTH_MAX`] bytes. The range is not checked against the size of the file.
     #[must_use]
     pub fn pointer(&self, at: u64, length: usize) -> RichPointer {
-        let length = u32::try_from(length.min(BLOCK_MAX)).unwrap_or(0);
+        let length = u32::try_from(length.min(BLOCK_LENGTH_MAX)).unwrap_or(0);
         RichPointer::new(self.inner.id, Extent::new(at, length), Class::YES)
     }
 
@@ -141,13 +141,13 @@ impl CachedFile {
 
     /// Copies bytes at offset `at` into `out`, like `pread(2)`. Returns the number of bytes copied,
     /// which is 0 beyond the end of the file.
-    pub fn read_at(&self, at: u64, out: &mut [u8]) -> Result<usize, Refusal> {
+    pub fn read_at(&self, at: u64, out: &mut [u8]) -> Result<usize, FileRefusal> {
         Ok(sys::file::read_at(&self.inner.file, at, out)?)
     }
 
     /// Reads the bytes of an extent from disk and maps their pages now, instead of by page faults
     /// at their first use. Does nothing if the file is not mapped.
-    pub fn populate(&self, place: Extent) -> Result<(), Refusal> {
+    pub fn populate(&self, place: Extent) -> Result<(), FileRefusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         match (view.mapping, usize::try_from(place.position())) {
             (Some(mapping), Ok(at)) => Ok(mapping.populate(at, place.length() as usize)?),
@@ -158,12 +158,12 @@ impl CachedFile {
     /// Returns a descriptor for a peer that may read the file. The file's current mode and owner
     /// decide, not the rights of this process. If the file has an access control list, which cannot
     /// be evaluated for another user, only the owner and root get a descriptor.
-    pub fn grant(&self, peer: &Credentials) -> Result<OwnedFd, Refusal> {
+    pub fn grant(&self, peer: &Credentials) -> Result<OwnedFd, FileRefusal> {
         let status = sys::file::status(&self.inner.file)?;
         let has_list = sys::file::has_access_list(&self.inner.file);
         let mode = if has_list { status.mode & OWNER_READ } else { status.mode };
         if !AccessList::new(status.uid, status.gid, mode).may_read(peer) {
-            return Err(Refusal::Forbidden { uid: peer.uid });
+            return Err(FileRefusal::Forbidden { uid: peer.uid });
         }
         self.descriptor()
             .try_clone_to_owned()
@@ -179,14 +179,14 @@ impl CachedFile {
     /// Returns the mapping of the file and the file size. `end` is the end of the range that the
     /// caller needs. If it exceeds the size at the last check, checks the size again, and remaps
     /// the file if it has grown.
-    fn view(&self, end: u64) -> Result<FileView, Refusal> {
+    fn view(&self, end: u64) -> Result<FileView, FileRefusal> {
         let view = self.inner.view.read().unwrap_or_else(PoisonError::into_inner).clone();
         if end <= view.size { Ok(view) } else { self.refresh_view() }
     }
 
     /// Updates the file size, and remaps the file if it has grown beyond the mapping. Returns the
     /// mapping and the file size.
-    fn refresh_view(&self) -> Result<FileView, Refusal> {
+    fn refresh_view(&self) -> Result<FileView, FileRefusal> {
         let size = sys::file::status(&self.inner.file)?.size;
         let known = self.inner.view.read().unwrap_or_else(PoisonError::into_inner);
         if known.size == size {
@@ -219,13 +219,13 @@ const MAPPING_SIZE_MIN: u64 = 1 << 16;
 /// Mode bit of a file that permits its owner to read.
 const OWNER_READ: u32 = 0o400;
 
-fn system_refusal(call: &'static str, errno: i32) -> Refusal {
-    Refusal::System(sys::Error::new(call, "a file", errno))
+fn system_refusal(call: &'static str, errno: i32) -> FileRefusal {
+    FileRefusal::System(sys::Error::new(call, "a file", errno))
 }
 
 /// Reason why a file cannot be a dbuf, or is not readable by a peer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum FileRefusal {
     /// The descriptor refers to a directory, pipe, socket or device.
     #[error("not a regular file: read it through a stream")]
     NotRegularFile,

@@ -22,24 +22,24 @@
 //! stream need not own the memory to which its pointers refer.
 
 mod backing;
-mod flight;
+mod held_segments;
 #[expect(unsafe_code, reason = "looks at trusted or frozen memory in place; I1, I2 in the file")]
 mod input;
-pub(crate) mod lent;
+pub(crate) mod lent_block;
 mod output;
-mod ranges;
+mod range_table;
 
 pub use backing::Backing;
-pub use flight::sweep_held_segments;
+pub use held_segments::sweep_held_segments;
 pub use input::Input;
-pub use lent::LentBlock;
-pub use output::{Output, SplicedCounts};
+pub use lent_block::LentBlock;
+pub use output::{Output, SpliceCounts};
 
 use crate::aggregate::holders::PeerId;
 use crate::aggregate::server::GrantServer;
 use abi::DbufId;
 use abi::access::Credentials;
-use buffer::Policy;
+use buffer::OverflowPolicy;
 use buffer::ibuf::{self, EntryColumns};
 use buffer::share;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -54,7 +54,7 @@ pub struct Config {
     /// Capacity of the ring in pointers; rounded up to a power of two, at least 256.
     pub entries: usize,
     /// Policy for a full ring and for a full backing dbuf.
-    pub policy: Policy,
+    pub policy: OverflowPolicy,
     /// Number of readers of the stream.
     pub readers: usize,
     /// Number of blocks after which written pointers are published (T_b). A registered dbuf with a
@@ -68,13 +68,13 @@ impl Config {
     /// faster because they fit into the L1 cache.
     #[must_use]
     pub const fn new(id: DbufId) -> Self {
-        Self { id, entries: 4096, policy: Policy::Block, readers: 1, publish_threshold: 32 }
+        Self { id, entries: 4096, policy: OverflowPolicy::Block, readers: 1, publish_threshold: 32 }
     }
 }
 
 /// Creates an indirect stream. Returns the writing end, and an offer for each reader. Written bytes
 /// that are not in a dbuf are copied into `backing`.
-pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<Offer>)> {
+pub fn indirect_stream(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<Offer>)> {
     let Config { id, entries, policy, readers, publish_threshold: every } = *config;
     let shape = ibuf::RingConfig { entries, columns: EntryColumns::Pointer, policy, readers };
     let (ring, rings) = share::pointer_ring(&shape, id)?;
@@ -93,7 +93,7 @@ pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<O
 /// Each reader also receives a socket connected to the grant server `grants`. Returns the writing
 /// end, and the peer id of each reader in `grants`. A reader to which no offer could be sent counts
 /// as departed.
-pub(crate) fn send_to(
+pub(crate) fn indirect_stream_to_sockets(
     config: &Config,
     backing: Backing,
     sockets: Vec<OwnedFd>,
@@ -105,10 +105,10 @@ pub(crate) fn send_to(
     let (ring, rings) = share::pointer_ring(&shape, id)?;
     let (mut doorbells, mut peers, mut departed) = (Vec::new(), Vec::new(), Vec::new());
     for (at, (ring, socket)) in rings.into_iter().zip(sockets).enumerate() {
-        let (peer, server) = grants.introduce(Credentials::from(effective_ids()))?;
+        let (peer, server) = grants.add_client(Credentials::from(effective_ids()))?;
         let [geometry, entries, cursor] = ring.descriptors();
         let all = [geometry, entries, cursor, server.as_fd()];
-        if sys::descriptor::send(socket.as_fd(), OFFER, &all).is_err() {
+        if sys::descriptor::send(socket.as_fd(), OFFER_MESSAGE, &all).is_err() {
             departed.push(at);
         }
         doorbells.push(SocketDoorbell::from(socket));
@@ -120,7 +120,7 @@ pub(crate) fn send_to(
 }
 
 /// Message that accompanies an offer on a socket.
-pub(crate) const OFFER: &[u8; 8] = b"SL point";
+pub(crate) const OFFER_MESSAGE: &[u8; 8] = b"SL point";
 
 /// The type tag of offers for rings of rich pointers.
 #[derive(Debug)]

@@ -32,13 +32,13 @@
 //! ```
 
 mod aggregate;
-mod direct;
-mod file;
+mod byte_reader;
+mod frozen_reader;
 
-pub use crate::indirect::lent::LentBlock;
-pub use aggregate::AggregateBlocks;
-pub use direct::ByteReader;
-pub use file::FrozenReader;
+pub use crate::indirect::lent_block::LentBlock;
+pub use aggregate::AggregateBlockReader;
+pub use byte_reader::ByteReader;
+pub use frozen_reader::FrozenReader;
 
 use buffer::Fault;
 use buffer::stream::WaitResult;
@@ -91,7 +91,10 @@ pub trait StreamReader: fmt::Debug {
     /// blocks; [`lend`] may then lend one.
     ///
     /// [`lend`]: StreamReader::lend
-    fn lend_run(&mut self, _max: usize) -> Result<Option<(LentBlock<'_>, usize)>, Fault> {
+    fn lend_adjacent_blocks(
+        &mut self,
+        _max: usize,
+    ) -> Result<Option<(LentBlock<'_>, usize)>, Fault> {
         Ok(None)
     }
 
@@ -110,7 +113,10 @@ pub trait StreamReader: fmt::Debug {
 
     /// Waits like [`StreamReader::wait`] without a limit, but also returns when one of these
     /// descriptors is ready. The default implementation ignores the descriptors.
-    fn wait_among(&mut self, _others: &[BorrowedFd<'_>]) -> Result<WaitResult, Fault> {
+    fn wait_for_input_or_descriptors(
+        &mut self,
+        _others: &[BorrowedFd<'_>],
+    ) -> Result<WaitResult, Fault> {
         self.wait(None)
     }
 }
@@ -133,7 +139,7 @@ pub trait StreamWriter: fmt::Debug {
     fn flush(&mut self);
 
     /// Returns the maximum length of a block in bytes.
-    fn block_max(&self) -> usize;
+    fn block_length_max(&self) -> usize;
 
     /// Returns the descriptors to poll for room. The list is empty if the writer waits only inside
     /// its own calls.
@@ -152,13 +158,17 @@ pub trait StreamWriter: fmt::Debug {
     /// block must be forwarded by [`accept`].
     ///
     /// [`accept`]: StreamWriter::accept
-    fn accept_run(&mut self, _lent: &LentBlock<'_>, _block: usize) -> Result<usize, Fault> {
+    fn accept_adjacent_blocks(
+        &mut self,
+        _lent: &LentBlock<'_>,
+        _block: usize,
+    ) -> Result<usize, Fault> {
         Ok(0)
     }
 
     /// Waits until readers have released some of the accepted blocks, and then returns true.
     /// Returns false immediately if no accepted block is held, or if the policy is not to block.
-    fn wait_for_releases(&mut self) -> Result<bool, Fault> {
+    fn wait_for_released_blocks(&mut self) -> Result<bool, Fault> {
         Ok(false)
     }
 

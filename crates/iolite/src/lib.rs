@@ -12,14 +12,14 @@ pub mod aggregate;
 pub mod file;
 pub mod indirect;
 pub mod interface;
-#[cfg(all(test, not(miri)))]
-mod late;
 pub mod merge;
 pub mod mpipe;
 pub mod resolve;
 pub mod splice;
 #[expect(unsafe_code, reason = "lends trusted and frozen memory; numbered invariants in the file")]
 pub mod view;
+#[cfg(all(test, not(miri)))]
+mod writer_end_races;
 
 /// The examples of the book, run as doc tests.
 #[cfg(doctest)]

@@ -14,14 +14,14 @@
 //! **By time** ([`MergeOrder::Stamped`]). Timestamps are claimed by producers, in any unit. The
 //! oldest block is returned when one of these holds: every other producer has a later block
 //! waiting; the waiting blocks of some producer span the window, reach 1 MB, or number 4096; or
-//! nothing has arrived within the time limit ([`Stamped::new`]). Blocks that arrive later with
-//! older timestamps are returned immediately and counted as late. Until it is returned, a consumed
-//! block is *staged* in memory of the reader. If a producer writes timestamps in the past, at most
-//! every second read returns one of its blocks, so it starves no other producer. If a producer
-//! writes timestamps in the future, the reader does not wait for the other producers; their blocks
-//! count as late, but none is lost.
+//! nothing has arrived within the time limit ([`TimestampMerge::new`]). Blocks that arrive later
+//! with older timestamps are returned immediately and counted as late. Until it is returned, a
+//! consumed block is *staged* in memory of the reader. If a producer writes timestamps in the past,
+//! at most every second read returns one of its blocks, so it starves no other producer. If a
+//! producer writes timestamps in the future, the reader does not wait for the other producers;
+//! their blocks count as late, but none is lost.
 
-use buffer::stream::{BlockRead, WaitResult};
+use buffer::stream::{BlockReadResult, WaitResult};
 use buffer::{Fault, ReaderCounts, WriterCounts, signal};
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,12 +29,12 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 mod source;
-mod stamped;
+mod timestamp_merge;
 
+pub use source::BlockSource;
 use source::ProducerReader;
-pub use source::Source;
-use stamped::StagedBlocks;
-pub use stamped::Stamped;
+use timestamp_merge::StagedBlocks;
+pub use timestamp_merge::TimestampMerge;
 
 /// The order among blocks of different producers. Blocks of one producer always stay in order.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub enum MergeOrder {
     /// blocks.
     Fair(usize),
     /// Order of the timestamps that the blocks contain.
-    Stamped(Stamped),
+    Stamped(TimestampMerge),
 }
 
 /// The id of a producer, never reused by its reader.
@@ -115,19 +115,19 @@ impl MergedReader {
             next_id: 0,
             current: 0,
             taken_in_round: 0,
-            spins: signal::spins(processors),
+            spins: signal::spin_limit_for_processors(processors),
         }
     }
 
     /// Sets how many times the reader polls all producers before it sleeps. 0 suits a reader that
     /// shares its processor with the producers.
-    pub const fn spin(&mut self, spins: u32) {
+    pub const fn set_spin_limit(&mut self, spins: u32) {
         self.spins = spins;
     }
 
     /// Adds a producer: the reading end of a stream of blocks or slots. Returns the id of the
     /// producer.
-    pub fn add_producer(&mut self, input: impl Source + 'static) -> ProducerId {
+    pub fn add_producer(&mut self, input: impl BlockSource + 'static) -> ProducerId {
         let input = Box::new(input);
         let id = ProducerId(self.next_id);
         self.next_id += 1;
@@ -154,7 +154,7 @@ impl MergedReader {
 
     /// Returns the next removed producer that has not been reported yet. Returns `None` if there is
     /// none.
-    pub fn next_departed(&mut self) -> Option<DepartedProducer> {
+    pub fn next_departed_producer(&mut self) -> Option<DepartedProducer> {
         self.departed.pop_front()
     }
 
@@ -171,7 +171,7 @@ impl MergedReader {
     /// Returns the counts of blocks consumed from a producer, including blocks not returned yet.
     /// Returns `None` if there is no such producer.
     #[must_use]
-    pub fn counts(&self, producer: ProducerId) -> Option<ReaderCounts> {
+    pub fn reader_counts(&self, producer: ProducerId) -> Option<ReaderCounts> {
         self.producers.iter().find(|known| known.id == producer).map(|known| known.input.counts())
     }
 
@@ -200,7 +200,7 @@ impl MergedReader {
     /// Reads like [`MergedReader::read`], but returns [`MergedRead::Nothing`] instead of blocking.
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<MergedRead, Fault> {
         let found = match self.order {
-            MergeOrder::Fair(most) => self.take_round_robin(most.max(1), out)?,
+            MergeOrder::Fair(most) => self.take_block_round_robin(most.max(1), out)?,
             MergeOrder::Stamped(_) => {
                 self.stage_blocks();
                 self.take_oldest_staged(out, true)?
@@ -261,7 +261,7 @@ impl MergedReader {
     /// Copies the next block of the current producer, or of the next producer that has a block,
     /// into `out`. After `most` blocks of one producer in a row, the next producer becomes the
     /// current one. Returns `None` if no producer has a block.
-    fn take_round_robin(
+    fn take_block_round_robin(
         &mut self,
         most: usize,
         out: &mut [u8],
@@ -273,7 +273,7 @@ impl MergedReader {
                 self.taken_in_round = 0;
             }
             let Some(producer) = self.producers.get_mut(self.current) else { return Ok(None) };
-            match producer.take(out)? {
+            match producer.take_block(out)? {
                 Some(length) => {
                     self.taken_in_round += 1;
                     return Ok(Some(MergedRead::Block { from: producer.id, length }));
@@ -321,14 +321,14 @@ impl Producer {
     /// Consumes the producer's next block. Records the end or the fault of the producer. Returns
     /// the length of the block in bytes, or `None` if there is no block. Fails only if `out` is too
     /// short.
-    fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+    fn take_block(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if self.ended.is_some() {
             return Ok(None);
         }
         match self.input.read_block(out) {
-            Ok(BlockRead::Block(length)) => return Ok(Some(length)),
-            Ok(BlockRead::Nothing) => {}
-            Ok(BlockRead::End) => self.ended = Some(None),
+            Ok(BlockReadResult::Block(length)) => return Ok(Some(length)),
+            Ok(BlockReadResult::Nothing) => {}
+            Ok(BlockReadResult::End) => self.ended = Some(None),
             Err(fault @ Fault::TooLong { .. }) => return Err(fault),
             Err(fault) => self.ended = Some(Some(fault)),
         }

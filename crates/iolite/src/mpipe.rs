@@ -17,9 +17,9 @@
 //! stream, and the writer observes the departure of readers.
 
 use abi::DbufId;
-use buffer::share::Refusal;
+use buffer::share::OfferRefusal;
 use buffer::stream::{self, Config, Input, Offer, Output};
-use buffer::{Fault, Policy};
+use buffer::{Fault, OverflowPolicy};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::descriptor;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -44,10 +44,10 @@ fn create_ends(n: usize, shape: &RingConfigMessage) -> Result<Vec<OwnedFd>, Pipe
     if !(2..=PIPE_ENDS_MAX).contains(&n) {
         return Err(PipeError::Ends(n));
     }
-    let (server, writing) = descriptor::pair()?;
+    let (server, writing) = descriptor::socket_pair()?;
     let (mut ends, mut theirs) = (vec![writing], Vec::new());
     for _ in 1..n {
-        let (local, peer) = descriptor::pair()?;
+        let (local, peer) = descriptor::socket_pair()?;
         theirs.push(local);
         ends.push(peer);
     }
@@ -63,7 +63,7 @@ pub const PIPE_ENDS_MAX: usize = descriptor::DESCRIPTORS_MAX + 1;
 /// Opens the writing end of a multiway pipe of bytes: creates the ring and sends it to the readers.
 /// Consumes the descriptor. Returns the stream, and the number of blocks after which written blocks
 /// are published.
-pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
+pub fn open_write_end(end: OwnedFd) -> Result<(Output, usize), PipeError> {
     if !first_message_begins_with(&end, &MAGIC.to_ne_bytes())? {
         return Err(PipeError::NotAPipeEnd);
     }
@@ -79,14 +79,14 @@ pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
         return Err(PipeError::NotAPipeEnd);
     }
     // Departed readers are detected by the writer.
-    let (output, _) = stream::send_to(&config, theirs)?;
+    let (output, _) = stream::stream_to_sockets(&config, theirs)?;
     Ok((output, config.every))
 }
 
 /// Opens a reading end of a multiway pipe of bytes. Blocks until the writing end is opened. Returns
 /// `None` if the writing end was closed without being opened.
-pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
-    if !first_message_begins_with(&end, stream::OFFER)? {
+pub fn open_read_end(end: OwnedFd) -> Result<Option<Input>, PipeError> {
+    if !first_message_begins_with(&end, stream::OFFER_MESSAGE)? {
         return Err(PipeError::NotAPipeEnd);
     }
     match Offer::receive(end)? {
@@ -145,7 +145,7 @@ impl RingConfigMessage {
 
     fn config(&self) -> Option<Config> {
         let id = DbufId::new(self.id).filter(|_| self.magic == MAGIC)?;
-        let policy = Policy::from_code(self.policy)?;
+        let policy = OverflowPolicy::from_code(self.policy)?;
         let number = |value: u64| usize::try_from(value).ok();
         let capacity = number(self.capacity).filter(|_| self.capacity <= CAPACITY_MAX)?;
         let config = Config::new(id).policy(policy);
@@ -175,7 +175,7 @@ pub enum PipeError {
     AlreadyOpened,
     /// A descriptor in the message is invalid.
     #[error("{0}")]
-    Refused(#[from] Refusal),
+    Refused(#[from] OfferRefusal),
     /// Access to a ring failed.
     #[error("{0}")]
     Fault(Fault),

@@ -1,11 +1,11 @@
 //! Resolution of rich pointers to bytes. [SL §5.3.1, "buffer fault"]
 //!
 //! A rich pointer is an allegation: plain data from a ring, a table, or another process. A space
-//! registers all memory that it can currently read in a [`Table`]: its pool, the batches being
-//! read, its leases, and the rings of other processes. [`Table::resolve`] returns bytes that live
-//! as long as the table's borrows, or a [`Fault`] with the reason. [`Table::copy`] also reads
-//! foreign memory, of which no slice may ever be created. Deviation: the table maps nothing on
-//! demand, so a pointer into an unregistered dbuf is a fault.
+//! registers all memory that it can currently read in a [`PointerTable`]: its pool, the batches
+//! being read, its leases, and the rings of other processes. [`PointerTable::resolve`] returns
+//! bytes that live as long as the table's borrows, or a [`Fault`] with the reason.
+//! [`PointerTable::copy`] also reads foreign memory, of which no slice may ever be created.
+//! Deviation: the table maps nothing on demand, so a pointer into an unregistered dbuf is a fault.
 
 use crate::file::CachedFile;
 use abi::{DbufId, RichPointer};
@@ -16,15 +16,15 @@ use buffer::pool::{Lease, Pool};
 
 /// The memory that a space can currently read.
 #[derive(Debug, Default)]
-pub struct Table<'a> {
-    held: Vec<HeldMemory<'a>>,
+pub struct PointerTable<'a> {
+    held: Vec<BorrowedMemory<'a>>,
     foreign: Vec<(DbufId, &'a mut ForeignBlockReader)>,
     files: Vec<&'a CachedFile>,
 }
 
 /// Borrowed memory whose bytes cannot be overwritten while the borrow lives.
 #[derive(Clone, Copy, Debug)]
-pub enum HeldMemory<'a> {
+pub enum BorrowedMemory<'a> {
     /// The pool of the space that resolves the pointers.
     Pool(&'a Pool),
     /// Blocks that the space has received over a ring from another space.
@@ -33,7 +33,7 @@ pub enum HeldMemory<'a> {
     Lease(&'a Lease),
 }
 
-impl<'a> Table<'a> {
+impl<'a> PointerTable<'a> {
     /// Creates an empty table, for which every pointer is a fault.
     #[must_use]
     pub fn new() -> Self {
@@ -43,7 +43,7 @@ impl<'a> Table<'a> {
     /// Registers memory whose bytes stay unchanged while the table borrows it. The table searches
     /// its memories in the order of registration, so register the most frequently used memory
     /// first.
-    pub fn register_memory(&mut self, held: HeldMemory<'a>) {
+    pub fn register_memory(&mut self, held: BorrowedMemory<'a>) {
         self.held.push(held);
     }
 
@@ -100,7 +100,7 @@ impl<'a> Table<'a> {
     }
 }
 
-impl<'a> HeldMemory<'a> {
+impl<'a> BorrowedMemory<'a> {
     fn resolve(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         match self {
             Self::Pool(pool) => pool.resolve(pointer),

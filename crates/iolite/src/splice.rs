@@ -9,11 +9,11 @@
 //!
 //! | from | to indirect stream | to stream of bytes |
 //! |---|---|---|
-//! | frozen file, aggregate ([`AggregateBlocks`]) | pointer | one copy |
+//! | frozen file, aggregate ([`AggregateBlockReader`]) | pointer | one copy |
 //! | indirect stream | pointer, held until passed | one copy |
 //! | stream of bytes | one copy: out of foreign memory into the backing dbuf | one copy |
 //!
-//! [`AggregateBlocks`]: crate::interface::AggregateBlocks
+//! [`AggregateBlockReader`]: crate::interface::AggregateBlockReader
 //!
 //! Data spliced from ring to ring through any number of processes stays in the dbuf to which it was
 //! first written. Each process holds the entry in its ring until the next process has released the
@@ -55,7 +55,7 @@ where
             Ok(ForwardResult::NothingLent) => match from.has_lending_ended() {
                 Ok(None) => write_peeked(from, to, left, &mut moved)?,
                 Ok(Some(false)) if moved.bytes == 0 => {
-                    wait(from, to)?;
+                    wait_for_input_or_release(from, to)?;
                     continue;
                 }
                 Err(fault) if moved.bytes == 0 => return Err(fault),
@@ -74,7 +74,7 @@ where
         match from.peek()? {
             Some([]) => break,
             Some(_) => {}
-            None => wait(from, to)?,
+            None => wait_for_input_or_release(from, to)?,
         }
     }
     Ok(moved)
@@ -103,7 +103,7 @@ where
 /// Waits until the source has input, or until readers of the destination have released forwarded
 /// blocks. The source's writer may be waiting for these blocks. Flushes the destination first. Only
 /// callers that forward by peeking and writing need this; [`splice`] itself waits.
-pub fn wait<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
+pub fn wait_for_input_or_release<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
 where
     F: StreamReader + ?Sized,
     T: StreamWriter + ?Sized,
@@ -113,7 +113,7 @@ where
         return from.wait(None).map(|_| ());
     }
     if to.announce_sleep()? {
-        let waited = from.wait_among(&to.descriptors());
+        let waited = from.wait_for_input_or_descriptors(&to.descriptors());
         to.withdraw_sleep()?;
         waited?;
     }
@@ -125,7 +125,7 @@ where
 /// have released. Flushes the destination first. Does not block. A caller that forwards without
 /// waiting must call this when the source has no input, since the source's writer may be waiting
 /// for the blocks.
-pub fn release_passed<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
+pub fn release_forwarded_blocks<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
 where
     F: StreamReader + ?Sized,
     T: StreamWriter + ?Sized,
@@ -166,12 +166,12 @@ where
     T: StreamWriter + ?Sized,
 {
     // As in `splice`: bytes already moved are reported first.
-    let lent = match from.lend_run(max) {
+    let lent = match from.lend_adjacent_blocks(max) {
         Err(_) if moved.bytes > 0 => return Ok(false),
         lent => lent?,
     };
     let Some((lent, block)) = lent else { return Ok(false) };
-    let length = to.accept_run(&lent, block)?;
+    let length = to.accept_adjacent_blocks(&lent, block)?;
     if length == 0 {
         return Ok(false);
     }
@@ -204,7 +204,7 @@ where
             break accepted;
         }
         // So many blocks are held that the source's writer may have to wait: wait for our readers.
-        if !to.wait_for_releases()? {
+        if !to.wait_for_released_blocks()? {
             return Ok(ForwardResult::Refused);
         }
     };
@@ -231,7 +231,7 @@ where
     F: StreamReader + ?Sized,
     T: StreamWriter + ?Sized,
 {
-    let copies = from.copied_read_max()?.min(max).min(to.block_max());
+    let copies = from.copied_read_max()?.min(max).min(to.block_length_max());
     if copies > 0 {
         if !read_into_destination(from, to, copies, moved)? {
             // The destination has already counted the bytes as dropped.
@@ -243,7 +243,7 @@ where
         return Ok(());
     }
     let Some(block) = from.peek()? else { return Ok(()) };
-    let length = block.len().min(max).min(to.block_max());
+    let length = block.len().min(max).min(to.block_length_max());
     let Some(block) = block.get(..length).filter(|block| !block.is_empty()) else { return Ok(()) };
     let written = to.write(block)?;
     moved.bytes += length;

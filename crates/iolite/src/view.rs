@@ -3,8 +3,8 @@
 //!
 //! Input: rich pointers from rings, which are allegations. Output: copies, or bytes in place, or a
 //! [`Fault`] with the reason. A [`Space`] consists of mappings, and of the owners from which it
-//! requests further ones. Each reader has its own [`Translation`], a small table that needs neither
-//! lock nor system call.
+//! requests further ones. Each reader has its own [`TranslationCache`], a small table that needs
+//! neither lock nor system call.
 //!
 //! ```text
 //! pointer ── Translation (16 lines) ── Space (a map) ── owner's grant server (a socket)
@@ -14,8 +14,8 @@
 //! These invariants, cited below, allow `&[u8]` on memory that another process may have mapped for
 //! writing:
 //! - V1 A [`ForeignDbuf`] maps a file whose size can never change, as verified from its seals
-//!   ([`ForeignDbuf::admit`]): an offset below its length is valid memory as long as the mapping
-//!   exists.
+//!   ([`ForeignDbuf::from_grant`]): an offset below its length is valid memory as long as the
+//!   mapping exists.
 //! - V2 A *frozen* dbuf can never be written again by any process, as verified from its seals.
 //! - V3 A dbuf is *trusted* if its space is trusting and the kernel reports that its owner runs
 //!   under the user of this process or root. Such a process could write the memory of this process
@@ -31,11 +31,11 @@ use crate::aggregate::GrantRefusal;
 use crate::aggregate::owner::{Grant, MemoryKind};
 use crate::aggregate::server::Client;
 use crate::file::CachedFile;
-use abi::ring::PAGE;
+use abi::ring::PAGE_SIZE;
 use abi::{DbufId, Extent, RichPointer};
 use buffer::region::Region;
 use buffer::trust::TrustProof;
-use buffer::{Fault, foreign};
+use buffer::{Fault, foreign_memory};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -45,7 +45,7 @@ use sys::memory::{Memfd, Seals};
 
 mod translation;
 
-pub(crate) use translation::{BackOff, Translation};
+pub(crate) use translation::{BackOff, TranslationCache};
 
 /// The foreign memory that a space can read: its mappings, and the owners from which it requests
 /// further ones. Clones share the same state.
@@ -98,7 +98,7 @@ impl Space {
     }
 
     /// Adds an owner, given the socket received from its grant server.
-    pub fn introduce(&self, server: OwnedFd) {
+    pub fn add_owner(&self, server: OwnedFd) {
         self.lock_space_state().owners.push(Client::new(server));
     }
 
@@ -123,7 +123,7 @@ impl Space {
     /// Returns true if the space trusts this user, whose processes could write the memory of this
     /// process anyway (V3).
     pub(crate) fn trusts(&self, user: u32) -> bool {
-        self.0.is_trusting && TrustProof::of(user).is_some()
+        self.0.is_trusting && TrustProof::for_user(user).is_some()
     }
 
     /// Returns the mapping of a dbuf, or `None` if the dbuf is not mapped.
@@ -143,7 +143,7 @@ impl Space {
             return Err(Fault::UnknownDbuf(dbuf));
         }
         let queried = self.query_owners(&mut known, dbuf);
-        match queried.and_then(|(grant, trusted)| ForeignDbuf::admit(&grant, trusted)) {
+        match queried.and_then(|(grant, trusted)| ForeignDbuf::from_grant(&grant, trusted)) {
             Ok(foreign) => {
                 let foreign = Arc::new(foreign);
                 known.dbufs.insert(dbuf, foreign.clone());
@@ -174,9 +174,10 @@ impl Space {
         }
         let mut at = 0;
         while let Some(owner) = known.owners.get_mut(at) {
-            match owner.request_with_timeout(dbuf, REPLY_TIMEOUT) {
+            match owner.request_grant_with_timeout(dbuf, REPLY_TIMEOUT) {
                 Ok(grant) => {
-                    let trusted = owner.owner_ids().is_ok_and(|(user, _)| self.trusts(user));
+                    let trusted =
+                        owner.owner_uid_and_gid().is_ok_and(|(user, _)| self.trusts(user));
                     return Ok((grant, trusted));
                 }
                 Err(GrantRefusal::Forbidden { uid, .. }) => {
@@ -223,13 +224,13 @@ const MAPPED_SIZE_MAX: usize = 1 << 40;
 impl ForeignDbuf {
     /// Maps granted memory after verifying that it can no longer be truncated (V1), or wraps a file
     /// (V5). `trusted` is true if the owner of the memory is trusted (V3).
-    fn admit(grant: &Grant, trusted: bool) -> Result<Self, Fault> {
+    fn from_grant(grant: &Grant, trusted: bool) -> Result<Self, Fault> {
         let id = grant.dbuf();
         let failed = |errno| Fault::Unmapped { dbuf: id, errno };
         let fd = grant.descriptor().try_clone_to_owned();
         let fd = fd.map_err(|error| failed(error.raw_os_error().unwrap_or(0)))?;
         if grant.kind() == MemoryKind::File {
-            let file = CachedFile::from_received(id, fd).map_err(|_| failed(0))?;
+            let file = CachedFile::from_untrusted_descriptor(id, fd).map_err(|_| failed(0))?;
             let (region, mask) = (Region::heap(0), u64::MAX);
             return Ok(Self { id, region, file: Some(file), mask, frozen: false, trusted: false });
         }
@@ -243,8 +244,8 @@ impl ForeignDbuf {
         let file = Memfd::from_fd(file.into()).map_err(|error| failed(error.errno))?;
         let length = file.len();
         // In a frozen file, the position is the offset; offsets beyond the end are rejected.
-        let plausible = length.is_power_of_two() || frozen && length.is_multiple_of(PAGE);
-        if !plausible || !(PAGE..=MAPPED_SIZE_MAX).contains(&length) {
+        let plausible = length.is_power_of_two() || frozen && length.is_multiple_of(PAGE_SIZE);
+        if !plausible || !(PAGE_SIZE..=MAPPED_SIZE_MAX).contains(&length) {
             return Err(failed(0));
         }
         let mask = if frozen { u64::MAX } else { length as u64 - 1 };
@@ -279,7 +280,7 @@ impl ForeignDbuf {
     /// mapping; otherwise another value. Checks without a branch. Blocks of a file always exceed
     /// the mapping.
     #[inline]
-    pub(crate) const fn outside_bits(&self, pointer: RichPointer) -> u64 {
+    pub(crate) const fn nonzero_if_outside(&self, pointer: RichPointer) -> u64 {
         let home = RichPointer::new(self.id, pointer.place, pointer.class);
         let other = (pointer.words()[1] ^ home.words()[1]) >> 32;
         let end = (pointer.place.position() & self.mask) + pointer.length() as u64;
@@ -296,7 +297,7 @@ impl ForeignDbuf {
             let length = u32::try_from(out.len()).unwrap_or(u32::MAX);
             return file.copy(Extent::new(at as u64, length), out);
         }
-        foreign::copy_out(self.region.words(), at, out);
+        foreign_memory::copy_out(self.region.words(), at, out);
         Ok(())
     }
 
@@ -318,7 +319,7 @@ impl ForeignDbuf {
 
     /// Returns the address of the byte at an offset returned by [`ForeignDbuf::locate`], or `None`
     /// for foreign bytes (V4).
-    pub(crate) fn in_place(&self, at: usize) -> Option<InPlaceAddress> {
+    pub(crate) fn in_place_address(&self, at: usize) -> Option<InPlaceAddress> {
         // Inside the region, as checked by `locate`.
         let first = self.region.words().as_ptr().cast::<u8>().wrapping_add(at);
         NonNull::new(first.cast_mut()).filter(|_| self.can_read_in_place()).map(InPlaceAddress)

@@ -23,7 +23,7 @@ use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use streamline_iolite::aggregate::holders::{HeldCounts, PeerId};
-use streamline_iolite::aggregate::owner::{Grant, Owner as _, PoolOwner, Window};
+use streamline_iolite::aggregate::owner::{DbufWindow, Grant, MemoryOwner as _, PoolOwner};
 use streamline_iolite::aggregate::server::{Client, GrantServer};
 use streamline_iolite::aggregate::{Aggregate, AllocationPool, FrozenData};
 use sys::doorbell::{PeerState, SocketDoorbell};
@@ -32,7 +32,7 @@ use sys::process::effective_ids;
 use testkit::Random;
 
 const SEGMENT_SIZE: usize = 4096;
-const SEGMENTS: usize = 8;
+const SEGMENT_COUNT: usize = 8;
 const LENT_SEGMENT_COUNT: usize = 3;
 const SHARED_DBUF: u32 = 1;
 const SECRET_DBUF: u32 = 2;
@@ -43,7 +43,7 @@ static TEST_LOCK: Mutex<()> = Mutex::new(());
 
 // ---- messages: a word, then numbers
 
-fn report_step(socket: impl AsFd, text: &str) {
+fn send_text(socket: impl AsFd, text: &str) {
     send(socket, text.as_bytes(), &[]);
 }
 
@@ -76,7 +76,7 @@ struct Process {
 
 impl Fixture {
     fn new() -> Self {
-        let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
+        let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENT_COUNT };
         let [pool, secret] = [(SHARED_DBUF, 0o644), (SECRET_DBUF, 0o600)].map(|(number, mode)| {
             AllocationPool::new(dbuf_id(number), config, AccessList::new(0, 0, mode)).unwrap()
         });
@@ -88,29 +88,31 @@ impl Fixture {
 
     fn start_client(&mut self) -> Option<Process> {
         let other = OtherUserProcess::start("guest")?;
-        let peer = self.creator.holders_mut().join(Credentials::new(OVERFLOW_ID, OVERFLOW_ID));
+        let peer = self.creator.holders_mut().add_peer(Credentials::new(OVERFLOW_ID, OVERFLOW_ID));
         Some(Process { other, peer })
     }
 
     /// Lends the client a new segment. This process keeps no reference of its own to the segment.
-    fn lend(&mut self, client: &Process) {
+    fn lend_segment(&mut self, client: &Process) {
         let bytes = self.random.bytes(SEGMENT_SIZE);
         let sent = self.pool.copy(&bytes).unwrap();
         self.creator.lend(&sent, client.peer).unwrap();
         let pointer = sent.slices().next().unwrap().pointer();
-        report_step(&client.other, &describe_block(pointer, &bytes));
+        send_text(&client.other, &describe_block(pointer, &bytes));
     }
 
     /// Handles the messages of a client until the client reports step `until`. The client is then
     /// left waiting.
-    fn serve(&mut self, client: &Process, until: u64) {
+    fn handle_messages_until_step(&mut self, client: &Process, until: u64) {
         loop {
             let (word, numbers, _) =
                 receive_text(&client.other).expect("the other process has failed");
             match word.as_str() {
                 "step" if numbers[0] == until => return,
-                "step" => self.step(client, numbers[0]),
-                "grant" => self.grant(client, dbuf_id(u32::try_from(numbers[0]).unwrap())),
+                "step" => self.confirm_step(client, numbers[0]),
+                "grant" => {
+                    self.answer_grant_request(client, dbuf_id(u32::try_from(numbers[0]).unwrap()))
+                }
                 "back" => {
                     let pointer = RichPointer::from_words([numbers[0], numbers[1]]);
                     assert!(self.creator.holders_mut().release(client.peer, pointer));
@@ -120,30 +122,30 @@ impl Fixture {
         }
     }
 
-    fn step(&mut self, client: &Process, step: u64) {
-        report_step(&client.other, "go");
+    fn confirm_step(&mut self, client: &Process, step: u64) {
+        send_text(&client.other, "go");
         if step == STEP_MAPPED {
-            (0..LENT_SEGMENT_COUNT).for_each(|_| self.lend(client));
+            (0..LENT_SEGMENT_COUNT).for_each(|_| self.lend_segment(client));
         }
     }
 
-    fn grant(&mut self, client: &Process, dbuf: DbufId) {
+    fn answer_grant_request(&mut self, client: &Process, dbuf: DbufId) {
         match self.creator.grant(dbuf, client.peer) {
             Ok(grant) => send(&client.other, b"grant", &[grant.descriptor()]),
-            Err(_) => report_step(&client.other, "no"),
+            Err(_) => send_text(&client.other, "no"),
         }
     }
 
     /// Kills a client. Returns the counters of its holds, and the time until its departure was
     /// noticed and everything was released.
-    fn kill(&mut self, mut client: Process) -> (HeldCounts, Duration) {
+    fn kill_client(&mut self, mut client: Process) -> (HeldCounts, Duration) {
         let doorbell = SocketDoorbell::from(client.other.take_socket());
         let start = Instant::now();
         client.other.kill();
         wait_until("the news that it is gone", || {
             sys::poll::wait_until_readable(
                 &[doorbell.as_fd()],
-                Some(common::patience::wait_limit()),
+                Some(common::watchdog::wait_limit()),
             );
             doorbell.clear() == PeerState::Gone
         });
@@ -170,7 +172,7 @@ fn q18_process_killed_at_any_step_releases_everything() {
     let _alone = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let mut fixture = Fixture::new();
     let Some(survivor) = fixture.start_client() else { return };
-    fixture.serve(&survivor, STEP_READ);
+    fixture.handle_messages_until_step(&survivor, STEP_READ);
     let before = memfd_counts();
     let mut slowest = Duration::ZERO;
     for round in 0..3 {
@@ -184,13 +186,13 @@ fn q18_process_killed_at_any_step_releases_everything() {
             (STEP_COPYING, 2),
         ] {
             let client = fixture.start_client().unwrap();
-            fixture.serve(&client, step);
+            fixture.handle_messages_until_step(&client, step);
             assert_eq!(
                 fixture.pool.usage().leased,
                 LENT_SEGMENT_COUNT + segments,
                 "round {round}, step {step}"
             );
-            let (kept, took) = fixture.kill(client);
+            let (kept, took) = fixture.kill_client(client);
             slowest = slowest.max(took);
             let expected = HeldCounts { segments, references: segments as u64, mistakes: 0 };
             assert_eq!(kept, expected, "round {round}, step {step}");
@@ -199,20 +201,20 @@ fn q18_process_killed_at_any_step_releases_everything() {
             // All other memory is reused with other contents.
             let fill = fixture
                 .pool
-                .copy(&[step as u8; (SEGMENTS - LENT_SEGMENT_COUNT) * SEGMENT_SIZE])
+                .copy(&[step as u8; (SEGMENT_COUNT - LENT_SEGMENT_COUNT) * SEGMENT_SIZE])
                 .unwrap();
             assert!(
                 fixture.pool.copy(&[0]).is_err()
-                    && fill.len() == (SEGMENTS - LENT_SEGMENT_COUNT) * SEGMENT_SIZE
+                    && fill.len() == (SEGMENT_COUNT - LENT_SEGMENT_COUNT) * SEGMENT_SIZE
             );
         }
     }
     println!("from the kill until all was given back, the slowest of 21: {slowest:?}");
-    report_step(&survivor.other, "go");
-    fixture.serve(&survivor, STEP_RELEASED);
-    report_step(&survivor.other, "go");
-    fixture.serve(&survivor, STEP_REQUESTED);
-    let (kept, _) = fixture.kill(survivor);
+    send_text(&survivor.other, "go");
+    fixture.handle_messages_until_step(&survivor, STEP_RELEASED);
+    send_text(&survivor.other, "go");
+    fixture.handle_messages_until_step(&survivor, STEP_REQUESTED);
+    let (kept, _) = fixture.kill_client(survivor);
     assert_eq!(
         kept.segments,
         LENT_SEGMENT_COUNT - 1,
@@ -227,7 +229,7 @@ fn q18_process_killed_at_any_step_releases_everything() {
 fn sent_memory_outlives_its_owner() {
     let _alone = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(mut maker) = OtherUserProcess::start("maker") else { return };
-    let mut window = Window::new();
+    let mut window = DbufWindow::new();
     let mut blocks = Vec::new();
     let mut frozen = None;
     while frozen.is_none() {
@@ -262,14 +264,14 @@ fn sent_memory_outlives_its_owner() {
 #[test]
 fn q18_grant_server_notices_killed_client() {
     let _alone = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
+    let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENT_COUNT };
     let access = AccessList::new(0, 0, 0o644);
     let mut pool = AllocationPool::new(dbuf_id(SHARED_DBUF), config, access).unwrap();
-    let server = GrantServer::open(PoolOwner::new(LENT_SEGMENT_COUNT)).unwrap();
+    let server = GrantServer::start(PoolOwner::new(LENT_SEGMENT_COUNT)).unwrap();
     server.with_owner(|owner| owner.share(&pool)).unwrap();
     let before = memfd_counts();
     for round in 0..10u8 {
-        let (peer, socket) = server.introduce(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
+        let (peer, socket) = server.add_client(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
         let sent = pool.copy(&[round; 2 * SEGMENT_SIZE]).unwrap();
         server.with_owner(|owner| owner.lend(&sent, peer)).unwrap();
         let pointers = sent.slices().map(|slice| {
@@ -282,7 +284,7 @@ fn q18_grant_server_notices_killed_client() {
         else {
             return;
         };
-        let holding = || server.with_owner(|owner| owner.holders().holding(peer));
+        let holding = || server.with_owner(|owner| owner.holders().held_counts(peer));
         wait_until("the guest", || holding().unwrap().references == 1);
         assert_eq!(pool.usage().leased, 1, "it has read both and given one back");
         client.kill();
@@ -292,7 +294,7 @@ fn q18_grant_server_notices_killed_client() {
     }
 }
 
-fn check_block(window: &Window, block: &[u64]) {
+fn check_block(window: &DbufWindow, block: &[u64]) {
     let pointer = RichPointer::from_words([block[0], block[1]]);
     let mut bytes = vec![0; pointer.length() as usize];
     window.copy(pointer, &mut bytes).unwrap();
@@ -322,7 +324,7 @@ fn run_other_process() {
 
 fn run_client(socket: &OwnedFd) {
     let at = |step: u64| {
-        report_step(socket, &format!("step {step}"));
+        send_text(socket, &format!("step {step}"));
         loop {
             match receive_text(socket) {
                 Some((word, ..)) if word == "go" => return,
@@ -332,14 +334,14 @@ fn run_client(socket: &OwnedFd) {
         }
     };
     let request = |dbuf: u32| {
-        report_step(socket, &format!("grant {dbuf}"));
+        send_text(socket, &format!("grant {dbuf}"));
         receive_text(socket).unwrap()
     };
     at(0);
     assert_eq!(request(SECRET_DBUF).0, "no");
     let (_, _, mut fds) = request(SHARED_DBUF);
     at(STEP_GRANTED);
-    let mut window = Window::new();
+    let mut window = DbufWindow::new();
     window.admit(Grant::from_descriptor(dbuf_id(SHARED_DBUF), fds.remove(0))).unwrap();
     let unknown_id = RichPointer::new(dbuf_id(SECRET_DBUF), abi::Extent::new(0, 1), Class::YES);
     assert!(window.copy(unknown_id, &mut [0]).is_err());
@@ -349,11 +351,11 @@ fn run_client(socket: &OwnedFd) {
     at(STEP_READ);
     // The survivor has been waiting here.
     blocks.iter().for_each(|block| check_block(&window, block));
-    report_step(socket, &format!("back {} {}", blocks[0][0], blocks[0][1]));
+    send_text(socket, &format!("back {} {}", blocks[0][0], blocks[0][1]));
     at(STEP_RELEASED);
-    report_step(socket, &format!("grant {SHARED_DBUF}"));
+    send_text(socket, &format!("grant {SHARED_DBUF}"));
     at(STEP_REQUESTED);
-    report_step(socket, &format!("step {STEP_COPYING}"));
+    send_text(socket, &format!("step {STEP_COPYING}"));
     loop {
         check_block(&window, &blocks[1]);
     }
@@ -372,16 +374,16 @@ fn request_grants(socket: OwnedFd, role: &str) {
     let [first, _] = [0, 3].map(|at| read(&numbers[at..at + 3]));
     client.release(first).unwrap();
     // Repeats requests until this process is killed.
-    while client.request(dbuf_id(SHARED_DBUF)).is_ok() {}
+    while client.request_grant(dbuf_id(SHARED_DBUF)).is_ok() {}
 }
 
 fn run_memory_owner(socket: &OwnedFd) {
-    let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
+    let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENT_COUNT };
     let access = AccessList::private(effective_ids());
     let mut pool = AllocationPool::new(dbuf_id(SHARED_DBUF), config, access).unwrap();
-    let mut creator = PoolOwner::new(SEGMENTS);
+    let mut creator = PoolOwner::new(SEGMENT_COUNT);
     creator.share(&pool).unwrap();
-    let peer = creator.holders_mut().join(Credentials::new(0, 0));
+    let peer = creator.holders_mut().add_peer(Credentials::new(0, 0));
     let grant = creator.grant(dbuf_id(SHARED_DBUF), peer).unwrap();
     send(socket, b"grant", &[grant.descriptor()]);
     let mut kept = Aggregate::new();
@@ -390,11 +392,11 @@ fn run_memory_owner(socket: &OwnedFd) {
         let sent = pool.copy(&bytes).unwrap();
         creator.lend(&sent, peer).unwrap();
         for slice in sent.slices() {
-            report_step(socket, &describe_block(slice.pointer(), slice.bytes()));
+            send_text(socket, &describe_block(slice.pointer(), slice.bytes()));
         }
         kept.append(sent).unwrap();
     }
-    let frozen = FrozenData::copy(dbuf_id(FROZEN_DBUF), &kept).unwrap();
+    let frozen = FrozenData::from_aggregate(dbuf_id(FROZEN_DBUF), &kept).unwrap();
     let message = format!("frozen {} {}", frozen.len(), digest(&kept.to_vec()));
     send(socket, message.as_bytes(), &[frozen.descriptor().unwrap()]);
     // Waits until this process is killed.

@@ -10,7 +10,8 @@ mod common;
 use abi::access::{AccessList, Credentials};
 use buffer::pool::PoolConfig;
 use common::{
-    OtherUserProcess, dbuf_id, digest, receive, report, run, send, wait_until, with_watchdog,
+    OtherUserProcess, dbuf_id, digest, receive, report, send, spawn_test_thread, wait_until,
+    with_watchdog,
 };
 use std::io::stdin;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ use sys::process::effective_ids;
 use testkit::Random;
 
 const SEGMENT_SIZE: usize = 4096;
-const SEGMENTS: usize = 64;
+const SEGMENT_COUNT: usize = 64;
 /// Maximum number of segments held per reader.
 const HELD_SEGMENTS_MAX: usize = 16;
 
@@ -36,11 +37,11 @@ struct Fixture {
 
 impl Fixture {
     fn new(mode: u32) -> Self {
-        let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
+        let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENT_COUNT };
         let pool = AllocationPool::new(dbuf_id(1), config, AccessList::new(0, 0, mode)).unwrap();
         let mut creator = PoolOwner::new(HELD_SEGMENTS_MAX);
         creator.share(&pool).unwrap();
-        Self { pool, server: GrantServer::open(creator).unwrap() }
+        Self { pool, server: GrantServer::start(creator).unwrap() }
     }
 
     /// Starts a reader with this role in another process and sends it the offer of a pipe. Returns
@@ -55,7 +56,7 @@ impl Fixture {
 
     /// Returns an aggregate of up to three slices, which holds the only reference of this process
     /// to its memory.
-    fn aggregate(&mut self, random: &mut Random) -> Aggregate {
+    fn create_aggregate(&mut self, random: &mut Random) -> Aggregate {
         let mut all = Aggregate::new();
         for _ in 0..random.within(1..4) {
             let bytes = random.bytes(random.clone().within(1..2000));
@@ -82,19 +83,19 @@ fn q14_aggregates_arrive_intact_and_are_released() {
     let mut fixture = Fixture::new(0o644);
     let Some((mut sender, other)) = fixture.start_reader("read") else { return };
     let mut sums = 0_u64;
-    const COUNT: u64 = 3000;
-    for _ in 0..COUNT {
-        let sent = fixture.aggregate(&mut random);
+    const AGGREGATE_COUNT: u64 = 3000;
+    for _ in 0..AGGREGATE_COUNT {
+        let sent = fixture.create_aggregate(&mut random);
         sums = sums.wrapping_add(digest(&sent.to_vec()));
         with_watchdog("what comes back", || sender.send(&fixture.server, &sent)).unwrap();
     }
     drop(sender);
-    assert_eq!(other.receive_line().as_deref(), Some(&*format!("{COUNT} {sums}")));
+    assert_eq!(other.receive_line().as_deref(), Some(&*format!("{AGGREGATE_COUNT} {sums}")));
     fixture.wait_for_releases();
     other.wait_for_success();
     // Everything except the rest of the last segment is free.
-    let free = fixture.pool.copy(&[1; (SEGMENTS - 1) * SEGMENT_SIZE]).unwrap();
-    assert_eq!(free.len(), (SEGMENTS - 1) * SEGMENT_SIZE, "it can be used again");
+    let free = fixture.pool.copy(&[1; (SEGMENT_COUNT - 1) * SEGMENT_SIZE]).unwrap();
+    assert_eq!(free.len(), (SEGMENT_COUNT - 1) * SEGMENT_SIZE, "it can be used again");
 }
 
 /// Kills the reader at random points, while it holds some aggregates and others are in transit.
@@ -106,7 +107,7 @@ fn q18_killed_reader_releases_its_aggregates() {
     for round in 0..12 {
         let Some((mut sender, mut other)) = fixture.start_reader("keep some") else { return };
         let until = random.below(60);
-        let killer = run(move || {
+        let killer = spawn_test_thread(move || {
             // The reader reports every tenth aggregate.
             for _ in 0..until {
                 if other.receive_line().is_none() {
@@ -116,7 +117,7 @@ fn q18_killed_reader_releases_its_aggregates() {
             other.kill();
         });
         let refused = loop {
-            let sent = fixture.aggregate(&mut random);
+            let sent = fixture.create_aggregate(&mut random);
             let sent = with_watchdog("what comes back", || sender.send(&fixture.server, &sent));
             if let Err(refused) = sent {
                 break refused;
@@ -170,14 +171,16 @@ fn greedy_or_lying_reader_harms_only_itself() {
         let _full = liar.try_send(&fixture.server, &sent);
         with_watchdog("what comes back", || honest.send(&fixture.server, &sent)).unwrap();
         wait_until("what the honest one gives back", || {
-            let holding = fixture.server.with_owner(|owner| owner.holders().holding(honest.peer()));
+            let holding =
+                fixture.server.with_owner(|owner| owner.holders().held_counts(honest.peer()));
             holding.is_none_or(|holding| holding.segments <= 2)
         });
     }
     assert_eq!(refused, 300 - HELD_SEGMENTS_MAX);
     drop(honest);
     assert_eq!(three.receive_line().as_deref(), Some(&*format!("300 {sums}")));
-    let kept = fixture.server.with_owner(|owner| owner.holders().holding(greedy.peer()).unwrap());
+    let kept =
+        fixture.server.with_owner(|owner| owner.holders().held_counts(greedy.peer()).unwrap());
     assert_eq!(kept.segments, HELD_SEGMENTS_MAX);
     one.kill();
     two.kill();
@@ -196,7 +199,7 @@ fn run_other_process() {
         "read" => read_and_report(&mut receiver),
         "keep some" => hold_last_aggregates(&mut receiver, 5),
         "keep all" => hold_last_aggregates(&mut receiver, usize::MAX),
-        "lie" => release_falsely(&mut receiver),
+        "lie" => release_forged_pointers(&mut receiver),
         _ => panic!("no role {role}"),
     }
 }
@@ -244,7 +247,7 @@ fn hold_last_aggregates(receiver: &mut Receiver, most: usize) {
 }
 
 /// Releases each aggregate repeatedly, and also releases pointers that were never sent.
-fn release_falsely(receiver: &mut Receiver) {
+fn release_forged_pointers(receiver: &mut Receiver) {
     let mut random = Random::new(4);
     while let Some(received) = receiver.receive().unwrap() {
         let pointer = received.pointers()[0];
@@ -254,8 +257,8 @@ fn release_falsely(receiver: &mut Receiver) {
             let forged = abi::RichPointer::from_words([word, pointer.words()[1]]);
             // The result is bytes of this pool, which the reader may read, or a fault.
             let mut out = vec![0; forged.length() as usize];
-            let _copied = receiver.client().copy(forged, &mut out);
-            receiver.client().release(forged).unwrap();
+            let _copied = receiver.client_mut().copy(forged, &mut out);
+            receiver.client_mut().release(forged).unwrap();
         }
     }
 }

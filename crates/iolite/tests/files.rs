@@ -18,15 +18,15 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::process::Stdio;
 use streamline_iolite::aggregate::GrantRefusal;
-use streamline_iolite::aggregate::owner::{Grant, PoolOwner, Window};
+use streamline_iolite::aggregate::owner::{DbufWindow, Grant, PoolOwner};
 use streamline_iolite::aggregate::server::{Client, GrantServer, ResolveError};
 use streamline_iolite::file;
 use streamline_iolite::file::CachedFile;
-use streamline_iolite::resolve::Table;
+use streamline_iolite::resolve::PointerTable;
 use sys::process::OVERFLOW_ID;
 use testkit::{Random, need};
 
-const LENGTH: usize = 3000;
+const FILLED_EXTENT_LENGTH: usize = 3000;
 /// An offset beyond 4 GB.
 const FAR_OFFSET: u64 = 6_000_000_000;
 
@@ -39,8 +39,8 @@ impl NamedFile {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(true);
         let mut file = options.open(&path).unwrap();
-        file.write_all(&[b'a'; LENGTH]).unwrap();
-        file.write_all_at(&[b'z'; LENGTH], FAR_OFFSET).unwrap();
+        file.write_all(&[b'a'; FILLED_EXTENT_LENGTH]).unwrap();
+        file.write_all_at(&[b'z'; FILLED_EXTENT_LENGTH], FAR_OFFSET).unwrap();
         file.set_permissions(Permissions::from_mode(mode)).unwrap();
         Self(path)
     }
@@ -54,7 +54,7 @@ impl Drop for NamedFile {
 
 /// Starts a grant server in this process, and a client of the server in another process. Returns
 /// `None`, after reporting a skip, if this machine does not allow that.
-fn start(role: &str) -> Option<(GrantServer, OtherUserProcess, [NamedFile; 2])> {
+fn start_server_and_client(role: &str) -> Option<(GrantServer, OtherUserProcess, [NamedFile; 2])> {
     need::require_root()?;
     let named = |kind, mode| NamedFile::new(&format!("{role}-{kind}"), mode);
     let files = [named("open", 0o644), named("closed", 0o600)];
@@ -64,14 +64,14 @@ fn start(role: &str) -> Option<(GrantServer, OtherUserProcess, [NamedFile; 2])> 
     }
     let taken = CachedFile::open(dbuf_id(1), &files[0].0).unwrap();
     assert_eq!(creator.share_file(&taken), Err(GrantRefusal::Taken(dbuf_id(1))));
-    let server = GrantServer::open(creator).unwrap();
-    let (_, peer) = server.introduce(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
+    let server = GrantServer::start(creator).unwrap();
+    let (_, peer) = server.add_client(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
     Some((server, OtherUserProcess::start_on_socket(peer, role, Stdio::piped())?, files))
 }
 
 #[test]
 fn e5_file_pointer_needs_read_permission() {
-    let Some((_server, other, _files)) = start("guest") else { return };
+    let Some((_server, other, _files)) = start_server_and_client("guest") else { return };
     let text = other.wait_for_report();
     assert!(text.contains("all of it was as it must be"), "{text}");
 }
@@ -79,13 +79,13 @@ fn e5_file_pointer_needs_read_permission() {
 /// One process truncates and extends the file in a loop while another reads it.
 #[test]
 fn truncated_file_faults_readers_of_other_users() {
-    let Some((_server, mut other, files)) = start("loop") else { return };
+    let Some((_server, mut other, files)) = start_server_and_client("loop") else { return };
     let file = File::options().write(true).open(&files[0].0).unwrap();
     let mut random = Random::with_replayable_seed();
     let mut cuts = 0;
     wait_until("a reader that has seen enough", || {
-        file.set_len(random.below(LENGTH as u64)).unwrap();
-        file.write_all_at(&[b'a'; LENGTH], 0).unwrap();
+        file.set_len(random.below(FILLED_EXTENT_LENGTH as u64)).unwrap();
+        file.write_all_at(&[b'a'; FILLED_EXTENT_LENGTH], 0).unwrap();
         cuts += 1;
         !other.is_running()
     });
@@ -97,17 +97,17 @@ fn truncated_file_faults_readers_of_other_users() {
 fn table_copies_bytes_of_cached_files() {
     let named = NamedFile::new("table", 0o600);
     let cached = CachedFile::open(dbuf_id(5), &named.0).unwrap();
-    let mut table = Table::new();
+    let mut table = PointerTable::new();
     table.register_file(&cached);
-    let mut out = [0; LENGTH];
-    table.copy(cached.pointer(FAR_OFFSET, LENGTH), &mut out).unwrap();
-    assert_eq!(out, [b'z'; LENGTH]);
+    let mut out = [0; FILLED_EXTENT_LENGTH];
+    table.copy(cached.pointer(FAR_OFFSET, FILLED_EXTENT_LENGTH), &mut out).unwrap();
+    assert_eq!(out, [b'z'; FILLED_EXTENT_LENGTH]);
     assert_eq!(
         table.resolve(cached.pointer(0, 10)),
         Err(Fault::UnknownDbuf(dbuf_id(5))),
         "there is no slice of a file"
     );
-    let behind = cached.pointer(FAR_OFFSET + LENGTH as u64 - 1, 2);
+    let behind = cached.pointer(FAR_OFFSET + FILLED_EXTENT_LENGTH as u64 - 1, 2);
     assert_eq!(table.copy(behind, &mut [0; 2]), Err(Fault::OutOfWindow(behind.place)));
 }
 
@@ -116,14 +116,14 @@ fn table_copies_bytes_of_cached_files() {
 fn received_non_files_are_rejected() {
     let pipe = || rustix::pipe::pipe().unwrap().0;
     let memory = || sys::memory::Memfd::create("streamline-test", 4096).unwrap();
-    let mut window = Window::new();
+    let mut window = DbufWindow::new();
     let nothing: OwnedFd = File::open("/dev/zero").unwrap().into();
     for fd in [pipe(), nothing] {
-        let refused = window.admit(Grant::of_file(dbuf_id(1), fd));
+        let refused = window.admit(Grant::from_file_descriptor(dbuf_id(1), fd));
         assert_eq!(refused, Err(GrantRefusal::NoFile(dbuf_id(1))));
     }
     // A memfd is acceptable as a file: it is read by system calls.
-    window.admit(Grant::of_file(dbuf_id(2), memory().into())).unwrap();
+    window.admit(Grant::from_file_descriptor(dbuf_id(2), memory().into())).unwrap();
     let pointer = RichPointer::new(dbuf_id(2), abi::Extent::new(4000, 96), abi::Class::YES);
     window.copy(pointer, &mut [0; 96]).unwrap();
     // But a file is not acceptable as memory, since it can be truncated.
@@ -148,8 +148,8 @@ fn fuse_file_is_refused_from_untrusted_peers() {
     };
     let folder = File::open(mounted).unwrap();
     assert_eq!(
-        CachedFile::from_received(dbuf_id(1), folder.into()).unwrap_err(),
-        file::Refusal::InUserSpace
+        CachedFile::from_untrusted_descriptor(dbuf_id(1), folder.into()).unwrap_err(),
+        file::FileRefusal::InUserSpace
     );
 }
 
@@ -160,7 +160,7 @@ fn fuse_file_is_refused_from_untrusted_peers() {
 fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     let client = Client::new(stdin().as_fd().try_clone_to_owned().unwrap());
-    if role == "loop" { copy_until_both_outcomes(client) } else { observe(client) }
+    if role == "loop" { copy_until_both_outcomes(client) } else { check_file_access(client) }
 }
 
 /// Copies random extents until both outcomes have occurred often: all bytes, and a fault because of
@@ -168,10 +168,10 @@ fn run_other_process() {
 #[expect(clippy::print_stdout, reason = "prints the report of this process")]
 fn copy_until_both_outcomes(mut client: Client) {
     let (mut random, mut copies, mut cuts) = (Random::new(9), 0, 0);
-    let mut out = [0; LENGTH];
+    let mut out = [0; FILLED_EXTENT_LENGTH];
     while copies < 5000 || cuts < 100 {
-        let at = random.within(0..LENGTH - 1);
-        let length = random.within(1..LENGTH - at);
+        let at = random.within(0..FILLED_EXTENT_LENGTH - 1);
+        let length = random.within(1..FILLED_EXTENT_LENGTH - at);
         let place = abi::Extent::new(at as u64, length as u32);
         let pointer = RichPointer::new(dbuf_id(1), place, abi::Class::YES);
         match client.copy(pointer, &mut out[..length]) {
@@ -187,29 +187,30 @@ fn copy_until_both_outcomes(mut client: Client) {
 }
 
 #[expect(clippy::print_stdout, reason = "prints the report of this process")]
-fn observe(mut client: Client) {
+fn check_file_access(mut client: Client) {
     let pointer = |number, at, length| {
         RichPointer::new(dbuf_id(number), abi::Extent::new(at, length), abi::Class::YES)
     };
-    let mut out = [0; LENGTH];
+    let mut out = [0; FILLED_EXTENT_LENGTH];
     for (at, byte) in [(0, b'a'), (FAR_OFFSET, b'z'), (1 << 32, 0)] {
-        client.copy(pointer(1, at, LENGTH as u32), &mut out).unwrap();
-        assert_eq!(out, [byte; LENGTH]);
+        client.copy(pointer(1, at, FILLED_EXTENT_LENGTH as u32), &mut out).unwrap();
+        assert_eq!(out, [byte; FILLED_EXTENT_LENGTH]);
     }
-    let behind = pointer(1, FAR_OFFSET + 10, LENGTH as u32);
+    let behind = pointer(1, FAR_OFFSET + 10, FILLED_EXTENT_LENGTH as u32);
     let refused = client.copy(behind, &mut out);
     assert_eq!(refused, Err(ResolveError::Fault(Fault::OutOfWindow(behind.place))));
-    let refused = client.copy(pointer(2, 0, LENGTH as u32), &mut out);
+    let refused = client.copy(pointer(2, 0, FILLED_EXTENT_LENGTH as u32), &mut out);
     let forbidden = GrantRefusal::Forbidden { dbuf: dbuf_id(2), uid: OVERFLOW_ID };
     assert_eq!(refused, Err(ResolveError::Refused(forbidden)));
     // The received descriptor is not writable.
-    let granted =
-        File::from(client.request(dbuf_id(1)).unwrap().descriptor().try_clone_to_owned().unwrap());
+    let granted = File::from(
+        client.request_grant(dbuf_id(1)).unwrap().descriptor().try_clone_to_owned().unwrap(),
+    );
     assert!(granted.write_at(b"x", 0).is_err() && granted.set_len(0).is_err());
     let fd = std::os::fd::AsRawFd::as_raw_fd(&granted);
     assert!(File::options().write(true).open(format!("/proc/self/fd/{fd}")).is_err());
-    let received = CachedFile::from_received(dbuf_id(1), granted.into()).unwrap();
-    assert_eq!(received.size(), Ok(FAR_OFFSET + LENGTH as u64));
+    let received = CachedFile::from_untrusted_descriptor(dbuf_id(1), granted.into()).unwrap();
+    assert_eq!(received.size(), Ok(FAR_OFFSET + FILLED_EXTENT_LENGTH as u64));
     send(stdin(), b"no message of a guest", &[]);
     println!("all of it was as it must be");
 }

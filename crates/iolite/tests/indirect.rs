@@ -11,10 +11,10 @@ mod common;
 use abi::access::{AccessList, Credentials, Grantees};
 use abi::{BlockMetadata, Class, Entry, Extent, Marks, RichPointer};
 use buffer::ibuf::{self, EntryColumns};
-use buffer::{Fault, Policy, pool, share};
+use buffer::{Fault, OverflowPolicy, pool, share};
 use common::{
-    OtherUserProcess, dbuf_id, read, read_to_fault, report, run, send, wait_until, with_watchdog,
-    write,
+    OtherUserProcess, dbuf_id, read_and_check_blocks, read_to_fault, report, send,
+    spawn_test_thread, wait_until, with_watchdog, write,
 };
 use std::fs::Permissions;
 use std::io::stdin;
@@ -26,7 +26,7 @@ use streamline_iolite::aggregate::server::GrantServer;
 use streamline_iolite::aggregate::{AllocationPool, FrozenData};
 use streamline_iolite::file::{CachedFile, FileReader};
 use streamline_iolite::indirect::{
-    Backing, Config, Input, Offer, Output, indirect, sweep_held_segments,
+    Backing, Config, Input, Offer, Output, indirect_stream, sweep_held_segments,
 };
 use streamline_iolite::interface::{StreamReader as _, StreamWriter as _};
 use streamline_iolite::splice::{splice, splice_all};
@@ -56,7 +56,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self { server: GrantServer::open(PoolOwner::new(64)).unwrap() }
+        Self { server: GrantServer::start(PoolOwner::new(64)).unwrap() }
     }
 
     fn pool(&self, number: u32, segments: usize, access: AccessList) -> AllocationPool {
@@ -66,19 +66,19 @@ impl Fixture {
         pool
     }
 
-    fn server_for(&self, user: u32) -> OwnedFd {
-        self.server.introduce(Credentials::new(user, user)).unwrap().1
+    fn introduce_user(&self, user: u32) -> OwnedFd {
+        self.server.add_client(Credentials::new(user, user)).unwrap().1
     }
 
     /// Returns a space that can query the grant server.
     fn space(&self) -> Space {
         let space = Space::new();
-        space.introduce(self.server_for(0));
+        space.add_owner(self.introduce_user(0));
         space
     }
 }
 
-fn access_mode(mode: u32) -> AccessList {
+fn access_list_with_mode(mode: u32) -> AccessList {
     AccessList::new(0, 0, mode)
 }
 
@@ -94,7 +94,7 @@ fn send_offer(socket: impl AsFd, offer: &Offer, server: Option<&OwnedFd>) {
 fn receive_input(socket: impl AsFd, space: &Space) -> Option<Input> {
     let (message, mut descriptors) = common::receive(socket);
     if descriptors.len() > Offer::DESCRIPTOR_COUNT {
-        space.introduce(descriptors.pop().unwrap());
+        space.add_owner(descriptors.pop().unwrap());
     }
     (!message.is_empty())
         .then(|| Input::open(Offer::from_descriptors(descriptors).unwrap(), space).unwrap())
@@ -104,9 +104,9 @@ fn receive_input(socket: impl AsFd, space: &Space) -> Option<Input> {
 fn d6_all_blocks_reach_a_reader_of_another_user() {
     let Some(other) = OtherUserProcess::start("read") else { return };
     let fixture = Fixture::new();
-    let backing = Backing::new(fixture.pool(OPEN_DBUF, 8, access_mode(0o644)));
-    let (mut output, offers) = indirect(&stream_config(), backing.clone()).unwrap();
-    send_offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
+    let backing = Backing::new(fixture.pool(OPEN_DBUF, 8, access_list_with_mode(0o644)));
+    let (mut output, offers) = indirect_stream(&stream_config(), backing.clone()).unwrap();
+    send_offer(&other, &offers[0], Some(&fixture.introduce_user(OVERFLOW_ID)));
     drop(offers);
     write(&mut output, 0..30_000).unwrap();
     let put = output.counts();
@@ -115,7 +115,7 @@ fn d6_all_blocks_reach_a_reader_of_another_user() {
     assert_eq!(put.blocks, 30_000);
     other.wait_for_success();
     wait_until("what is in flight to be passed", || {
-        sweep_held_segments() == 0 && backing.pool(|pool| pool.usage().leased) == 0
+        sweep_held_segments() == 0 && backing.with_pool(|pool| pool.usage().leased) == 0
     });
 }
 
@@ -125,17 +125,20 @@ fn d6_all_blocks_reach_a_reader_of_another_user() {
 fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
     let Some(other) = OtherUserProcess::start("report each") else { return };
     let fixture = Fixture::new();
-    let backing = Backing::new(fixture.pool(OPEN_DBUF, 8, access_mode(0o644)));
-    let mut secret = fixture.pool(SECRET_DBUF, 2, access_mode(0o600));
+    let backing = Backing::new(fixture.pool(OPEN_DBUF, 8, access_list_with_mode(0o644)));
+    let mut secret = fixture.pool(SECRET_DBUF, 2, access_list_with_mode(0o600));
     let named = AccessList {
         readers: Grantees { users: vec![OVERFLOW_ID], groups: vec![] },
-        ..access_mode(0o600)
+        ..access_list_with_mode(0o600)
     };
     let mut named = fixture.pool(NAMED_DBUF, 2, named);
-    let frozen = FrozenData::read(dbuf_id(FROZEN_DBUF), &[7; 6000][..], 6000).unwrap();
-    fixture.server.with_owner(|owner| owner.share_frozen(&frozen, access_mode(0o604))).unwrap();
-    let (mut output, offers) = indirect(&stream_config(), backing).unwrap();
-    send_offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
+    let frozen = FrozenData::from_reader(dbuf_id(FROZEN_DBUF), &[7; 6000][..], 6000).unwrap();
+    fixture
+        .server
+        .with_owner(|owner| owner.share_frozen(&frozen, access_list_with_mode(0o604)))
+        .unwrap();
+    let (mut output, offers) = indirect_stream(&stream_config(), backing).unwrap();
+    send_offer(&other, &offers[0], Some(&fixture.introduce_user(OVERFLOW_ID)));
     drop(offers);
     let blocks = [secret.copy(&[3; 10]).unwrap(), named.copy(&[4; 10]).unwrap()];
     let [secret_bytes, readable] =
@@ -171,9 +174,9 @@ fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
 fn e5_g4_file_pointer_in_stream_needs_read_permission() {
     let Some(other) = OtherUserProcess::start("report each") else { return };
     let fixture = Fixture::new();
-    let backing = Backing::new(fixture.pool(OPEN_DBUF, 8, access_mode(0o644)));
-    let (mut output, offers) = indirect(&stream_config(), backing).unwrap();
-    send_offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
+    let backing = Backing::new(fixture.pool(OPEN_DBUF, 8, access_list_with_mode(0o644)));
+    let (mut output, offers) = indirect_stream(&stream_config(), backing).unwrap();
+    send_offer(&other, &offers[0], Some(&fixture.introduce_user(OVERFLOW_ID)));
     drop(offers);
     let named = |kind: &str, bits: u32| {
         let name = format!("streamline-indirect-{kind}-{}", std::process::id());
@@ -262,7 +265,7 @@ fn d5_mappings_outlive_killed_owner_and_new_faults_fail() {
     assert_eq!(out[..10], [4; 10]);
     assert_eq!(input.read(&mut out), Err(Fault::Abandoned), "the writer is gone too");
     assert_eq!(input.counts().lost, 1);
-    assert_eq!(input.writer_counts().resident(&input.counts()), Some(0));
+    assert_eq!(input.writer_counts().resident_blocks(&input.counts()), Some(0));
 }
 
 /// Pointers pass from ring to ring through a process without permission to read the data.
@@ -270,14 +273,14 @@ fn d5_mappings_outlive_killed_owner_and_new_faults_fail() {
 fn e2_forwarder_needs_no_read_permission() {
     let Some(other) = OtherUserProcess::start("pass on") else { return };
     let fixture = Fixture::new();
-    let backing = Backing::new(fixture.pool(SECRET_DBUF, 8, access_mode(0o600)));
-    let (mut output, offers) = indirect(&stream_config(), backing.clone()).unwrap();
-    send_offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
+    let backing = Backing::new(fixture.pool(SECRET_DBUF, 8, access_list_with_mode(0o600)));
+    let (mut output, offers) = indirect_stream(&stream_config(), backing.clone()).unwrap();
+    send_offer(&other, &offers[0], Some(&fixture.introduce_user(OVERFLOW_ID)));
     drop(offers);
     let space = fixture.space();
     let mut input = receive_input(&other, &space).unwrap();
-    let reading = run(move || {
-        let read = read(&mut input);
+    let reading = spawn_test_thread(move || {
+        let read = read_and_check_blocks(&mut input);
         (read, input.counts().lost)
     });
     write(&mut output, 0..20_000).unwrap();
@@ -287,7 +290,7 @@ fn e2_forwarder_needs_no_read_permission() {
     assert_eq!(other.receive_line().unwrap(), format!("{bytes} {bytes} by pointer, mapped 0"));
     other.wait_for_success();
     wait_until("what is in flight to be passed", || {
-        sweep_held_segments() == 0 && backing.pool(|pool| pool.usage().leased) == 0
+        sweep_held_segments() == 0 && backing.with_pool(|pool| pool.usage().leased) == 0
     });
 }
 
@@ -297,25 +300,25 @@ fn e6_forwarder_may_be_killed_at_any_time() {
     for _ in 0..6 {
         let Some(mut other) = OtherUserProcess::start("pass on") else { return };
         let fixture = Fixture::new();
-        let backing = Backing::new(fixture.pool(SECRET_DBUF, 8, access_mode(0o600)));
-        let (mut output, offers) = indirect(&stream_config(), backing.clone()).unwrap();
-        send_offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
+        let backing = Backing::new(fixture.pool(SECRET_DBUF, 8, access_list_with_mode(0o600)));
+        let (mut output, offers) = indirect_stream(&stream_config(), backing.clone()).unwrap();
+        send_offer(&other, &offers[0], Some(&fixture.introduce_user(OVERFLOW_ID)));
         drop(offers);
         let mut input = receive_input(&other, &fixture.space()).unwrap();
         let enough = random.below(10_000);
-        let reading = run(move || {
+        let reading = spawn_test_thread(move || {
             let mut out = [0; 1000];
             while input.counts().blocks < enough {
                 assert!(input.read(&mut out).unwrap() > 0, "it goes on until it is killed");
             }
             other.kill();
-            (read_to_fault(&mut input), input.writer_counts().resident(&input.counts()))
+            (read_to_fault(&mut input), input.writer_counts().resident_blocks(&input.counts()))
         });
         assert_eq!(write(&mut output, 0..u64::MAX), Err(Fault::Abandoned), "nobody reads");
         assert_eq!(reading.join(), (Fault::Abandoned, Some(0)), "all that was shown");
         drop(output);
         wait_until("what is in flight to be passed", || {
-            sweep_held_segments() == 0 && backing.pool(|pool| pool.usage().leased) == 0
+            sweep_held_segments() == 0 && backing.with_pool(|pool| pool.usage().leased) == 0
         });
     }
 }
@@ -326,17 +329,20 @@ fn e6_forwarder_may_be_killed_at_any_time() {
 fn d4_hostile_writer_damages_only_its_own_stream() {
     let Some(other) = OtherUserProcess::start("lie") else { return };
     let fixture = Fixture::new();
-    let readable = fixture.pool(OPEN_DBUF, 2, access_mode(0o644));
-    let _secret = fixture.pool(SECRET_DBUF, 2, access_mode(0));
-    let frozen = FrozenData::read(dbuf_id(FROZEN_DBUF), &[9; 5000][..], 5000).unwrap();
-    fixture.server.with_owner(|owner| owner.share_frozen(&frozen, access_mode(0o644))).unwrap();
+    let readable = fixture.pool(OPEN_DBUF, 2, access_list_with_mode(0o644));
+    let _secret = fixture.pool(SECRET_DBUF, 2, access_list_with_mode(0));
+    let frozen = FrozenData::from_reader(dbuf_id(FROZEN_DBUF), &[9; 5000][..], 5000).unwrap();
+    fixture
+        .server
+        .with_owner(|owner| owner.share_frozen(&frozen, access_list_with_mode(0o644)))
+        .unwrap();
     let place = readable.pool().draft(64, 64).map(|mut draft| {
         draft.fill(6);
         draft.commit(64)
     });
     assert_eq!(place, Some(Extent::new(0, 64)), "what the other process takes it for");
     let space = Space::new();
-    space.introduce(fixture.server_for(1000));
+    space.add_owner(fixture.introduce_user(1000));
     let mut input = receive_input(&other, &space).unwrap();
     let (mut good, mut faults) = (0_u64, 0_u64);
     let mut out = [0; 1 << 13];
@@ -371,7 +377,7 @@ fn d4_hostile_writer_damages_only_its_own_stream() {
     }
     assert_eq!(other.receive_line().unwrap(), format!("{good}"), "all that was good came");
     assert_eq!(
-        (input.counts().lost, input.writer_counts().resident(&input.counts())),
+        (input.counts().lost, input.writer_counts().resident_blocks(&input.counts())),
         (faults, Some(0))
     );
     assert!(faults > 10_000, "{faults}");
@@ -389,7 +395,7 @@ fn run_other_process() {
     match role.as_str() {
         "read" => {
             let mut input = receive_input(stdin(), &Space::new()).unwrap();
-            let (count, fault) = read(&mut input);
+            let (count, fault) = read_and_check_blocks(&mut input);
             report_end(&format!("{count}"), fault, &input);
         }
         "report each" => report_each_block(),
@@ -430,7 +436,7 @@ fn report_each_block() {
 }
 
 fn write_until_killed() {
-    let server = GrantServer::open(PoolOwner::new(4)).unwrap();
+    let server = GrantServer::start(PoolOwner::new(4)).unwrap();
     let config_of = pool::PoolConfig { segment: SEGMENT_SIZE, segments: 2 };
     let mut pools = [OPEN_DBUF, LATER_DBUF].map(|number| {
         let all = AccessList::new(OVERFLOW_ID, OVERFLOW_ID, 0o644);
@@ -440,9 +446,9 @@ fn write_until_killed() {
     });
     let later = pools[1].copy(&[3; 10]).unwrap();
     let [open, _keeps] = pools;
-    let (mut output, offers) = indirect(&stream_config(), Backing::new(open)).unwrap();
+    let (mut output, offers) = indirect_stream(&stream_config(), Backing::new(open)).unwrap();
     output.register_pool(_keeps.pool(), 1);
-    let (_, socket) = server.introduce(Credentials::new(0, 0)).unwrap();
+    let (_, socket) = server.add_client(Credentials::new(0, 0)).unwrap();
     send_offer(stdin(), &offers[0], Some(&socket));
     drop((offers, socket));
     output.write(&[1; 10]).unwrap();
@@ -457,13 +463,13 @@ fn write_until_killed() {
 fn forward_until_killed() {
     let space = Space::new();
     let mut input = receive_input(stdin(), &space).unwrap();
-    let server = GrantServer::open(PoolOwner::new(4)).unwrap();
+    let server = GrantServer::start(PoolOwner::new(4)).unwrap();
     let config_of = pool::PoolConfig { segment: SEGMENT_SIZE, segments: 2 };
     let own =
         AllocationPool::new(dbuf_id(20), config_of, AccessList::private(effective_ids())).unwrap();
     server.with_owner(|owner| owner.share(&own)).unwrap();
     let config = Config { id: dbuf_id(21), entries: 256, ..Config::new(dbuf_id(21)) };
-    let (mut output, offers) = indirect(&config, Backing::new(own)).unwrap();
+    let (mut output, offers) = indirect_stream(&config, Backing::new(own)).unwrap();
     send_offer(stdin(), &offers[0], None);
     drop(offers);
     // Splices one byte first, which splits a block.
@@ -480,7 +486,7 @@ fn write_false_pointers() {
     let shape = ibuf::RingConfig {
         entries: 1024,
         columns: EntryColumns::Pointer,
-        policy: Policy::Block,
+        policy: OverflowPolicy::Block,
         readers: 1,
     };
     let (mut writer, mut offers) = share::pointer_ring(&shape, dbuf_id(RING_DBUF)).unwrap();
@@ -507,7 +513,7 @@ fn write_false_pointers() {
             _ => RichPointer::new(number(100 + (far % 1000) as u32), Extent::new(0, 9), Class::YES),
         };
         count += u64::from(pointer == good);
-        let entry = Entry::new(pointer, BlockMetadata::default(), Marks::bare(0));
+        let entry = Entry::new(pointer, BlockMetadata::default(), Marks::for_plain_block(0));
         while writer.push(&[entry]).unwrap().put == 0 {
             doorbell.notify();
             std::thread::yield_now();

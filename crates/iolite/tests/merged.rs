@@ -11,14 +11,16 @@ mod common;
 use abi::DbufId;
 use buffer::Fault;
 use buffer::stream::{Config, Input, Output, stream};
-use common::scribble::Ring;
-use common::{OtherUserProcess, open, send_offer, with_watchdog};
+use common::ring_memory::RingMemoryAccess;
+use common::{OtherUserProcess, receive_stream, send_offer, with_watchdog};
 use std::io::stdin;
 use std::time::Duration;
-use streamline_iolite::merge::{DepartedProducer, MergeOrder, MergedRead, MergedReader, Stamped};
+use streamline_iolite::merge::{
+    DepartedProducer, MergeOrder, MergedRead, MergedReader, TimestampMerge,
+};
 use testkit::Random;
 
-const BLOCKS: u64 = 30_000;
+const BLOCK_COUNT: u64 = 30_000;
 
 fn ring_config() -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(16384)
@@ -42,13 +44,17 @@ fn block_word(block: &[u8], at: usize) -> u64 {
 /// Returns `None`, after reporting a skip, if this machine does not allow that.
 fn start_producer(role: &str, producer: u64) -> Option<(OtherUserProcess, Input)> {
     let other = OtherUserProcess::start(&format!("{role} {producer}"))?;
-    let input = open(&other).unwrap();
+    let input = receive_stream(&other).unwrap();
     Some((other, input))
 }
 
 /// Reads the merged streams to their end. Calls `each` with each block, as words. Returns the
 /// number of blocks of each producer, after checking that the first `honest` producers have no gap.
-fn drain(merged: &mut MergedReader, honest: usize, mut each: impl FnMut(&[u64])) -> Vec<u64> {
+fn read_and_count_blocks(
+    merged: &mut MergedReader,
+    honest: usize,
+    mut each: impl FnMut(&[u64]),
+) -> Vec<u64> {
     let mut counts = vec![0; 8];
     let mut out = vec![0; 8192];
     loop {
@@ -75,7 +81,7 @@ fn drain(merged: &mut MergedReader, honest: usize, mut each: impl FnMut(&[u64]))
 }
 
 fn departed_producers(merged: &mut MergedReader) -> Vec<DepartedProducer> {
-    let mut all: Vec<_> = std::iter::from_fn(|| merged.next_departed()).collect();
+    let mut all: Vec<_> = std::iter::from_fn(|| merged.next_departed_producer()).collect();
     all.sort_by_key(|gone| gone.producer);
     all
 }
@@ -86,21 +92,21 @@ fn killed_or_lying_producer_is_removed_and_others_continue() {
     for round in 0..4 {
         let order = match round % 2 {
             0 => MergeOrder::Fair(16),
-            _ => MergeOrder::Stamped(Stamped::new(100, Duration::from_millis(5), |block| {
+            _ => MergeOrder::Stamped(TimestampMerge::new(100, Duration::from_millis(5), |block| {
                 if block.len() == 64 { block_word(block, 1) } else { 0 }
             })),
         };
         let mut merged = MergedReader::new(order);
         let mut others = Vec::new();
-        for (producer, role) in (0..).zip(["write", "write", "until killed", "scribble"]) {
+        for (producer, role) in (0..).zip(["write", "write", "until killed", "ring_memory"]) {
             let Some((other, input)) = start_producer(role, producer) else { return };
             merged.add_producer(input);
             others.push(other);
         }
         let (mut killed, until) = (false, random.below(20_000));
-        let counts = drain(&mut merged, 3, |counts| {
+        let counts = read_and_count_blocks(&mut merged, 3, |counts| {
             // Killed at some block, or after the honest ones have finished, and the liar last.
-            let through = counts[0] + counts[1] == 2 * BLOCKS;
+            let through = counts[0] + counts[1] == 2 * BLOCK_COUNT;
             if !killed && (counts[2] > until || through) {
                 others[2].kill();
                 killed = true;
@@ -109,16 +115,20 @@ fn killed_or_lying_producer_is_removed_and_others_continue() {
                 others[3].stop();
             }
         });
-        assert_eq!(counts[..2], [BLOCKS, BLOCKS], "round {round}");
+        assert_eq!(counts[..2], [BLOCK_COUNT, BLOCK_COUNT], "round {round}");
         let gone = departed_producers(&mut merged);
         assert_eq!(gone.len(), 4);
         for honest in &gone[..2] {
             assert_eq!(honest.fault, None);
-            assert_eq!(honest.put.resident(&honest.taken), Some(0));
+            assert_eq!(honest.put.resident_blocks(&honest.taken), Some(0));
         }
         assert_eq!(gone[2].fault, Some(Fault::Abandoned), "it was killed");
         assert_eq!(gone[2].taken.blocks, counts[2], "all that was taken was given");
-        assert_eq!(gone[2].put.resident(&gone[2].taken), Some(0), "and all that it had shown");
+        assert_eq!(
+            gone[2].put.resident_blocks(&gone[2].taken),
+            Some(0),
+            "and all that it had shown"
+        );
         assert!(gone[3].fault.is_some(), "{:?}", gone[3]);
     }
 }
@@ -135,9 +145,9 @@ fn run_other_process() {
     send_offer(stdin(), &offers[0]);
     drop(offers);
     match role {
-        "write" => write_blocks(output, producer, 0..BLOCKS),
+        "write" => write_blocks(output, producer, 0..BLOCK_COUNT),
         "until killed" => write_blocks(output, producer, 0..u64::MAX),
-        "scribble" => write_garbage(output, producer),
+        "ring_memory" => write_garbage(output, producer),
         _ => panic!("no role {role}"),
     }
 }
@@ -156,7 +166,7 @@ fn write_garbage(mut output: Output, producer: u64) {
         output.write(&stamped_block(producer, number)).unwrap();
     }
     output.flush();
-    let (ring, mut random) = (Ring::find(), Random::new(7));
+    let (ring, mut random) = (RingMemoryAccess::find(), Random::new(7));
     loop {
         // Mostly overwrites the published positions, sometimes a block header.
         let at = match random.below(4) {
@@ -168,7 +178,7 @@ fn write_garbage(mut output: Output, producer: u64) {
             1 => random.below(1 << 20),
             _ => u64::MAX - random.below(4),
         };
-        ring.put(at, value);
+        ring.write_word(at, value);
         if random.below(64) == 0 && output.write(&stamped_block(producer, 0)).is_err() {
             return;
         }

@@ -9,7 +9,7 @@
 //! earlier descriptors wait to be closed is disconnected.
 
 use crate::receive_buffer::with_receive_buffer;
-use crate::varlink::MESSAGE_MAX;
+use crate::varlink::MESSAGE_BYTES_MAX;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::descriptor_closer::{self, ForeignDescriptor};
@@ -19,7 +19,7 @@ use sys::watcher::{EpollWatcher, EventInterest};
 /// Maximum number of bytes queued for sending, per connection.
 pub const UNSENT_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of descriptors queued for sending, per connection.
-const DESCRIPTORS_MAX: usize = 16;
+const UNSENT_DESCRIPTORS_MAX: usize = 16;
 
 /// The server's end of a connection to a peer, on a non-blocking socket.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Connection {
 
     fn receive_packet(&self) -> Received {
         let received = with_receive_buffer(|buffer| {
-            let buffer = buffer.get_mut(..MESSAGE_MAX).unwrap_or_default();
+            let buffer = buffer.get_mut(..MESSAGE_BYTES_MAX).unwrap_or_default();
             let received = sys::descriptor::try_receive(&self.socket, buffer)?;
             Ok(received.map(|(length, descriptors)| {
                 (buffer.get(..length).unwrap_or_default().to_vec(), descriptors)
@@ -136,7 +136,7 @@ impl Connection {
                 return Received::Message(message, Vec::new());
             }
             self.scanned = self.partial.len();
-            if self.partial.len() > MESSAGE_MAX {
+            if self.partial.len() > MESSAGE_BYTES_MAX {
                 return Received::TooLong;
             }
             let mut bytes = [0; 4096];
@@ -169,7 +169,9 @@ impl Connection {
         self.unsent_bytes += bytes.len();
         let queued: usize =
             self.unsent_messages.iter().map(|unsent| unsent.descriptors.len()).sum();
-        if self.unsent_bytes > UNSENT_BYTES_MAX || queued + descriptors.len() > DESCRIPTORS_MAX {
+        if self.unsent_bytes > UNSENT_BYTES_MAX
+            || queued + descriptors.len() > UNSENT_DESCRIPTORS_MAX
+        {
             return Err(ConnectionLost);
         }
         self.unsent_messages.push_back(UnsentMessage { bytes, sent: 0, descriptors });
@@ -210,7 +212,7 @@ impl Connection {
             return Ok(());
         }
         let interest = if waits { EventInterest::ReadWrite } else { EventInterest::Read };
-        watcher.change(&*self, number, interest).map_err(|_| ConnectionLost)
+        watcher.change_interest(&*self, number, interest).map_err(|_| ConnectionLost)
     }
 
     /// Returns true if queued messages remain.
@@ -233,7 +235,7 @@ mod tests {
 
     fn connection_pair(framing: Framing) -> (Connection, OwnedFd) {
         let (here, there) = match framing {
-            Framing::Packets => sys::descriptor::pair().unwrap(),
+            Framing::Packets => sys::descriptor::socket_pair().unwrap(),
             Framing::Stream => {
                 let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
                 (here.into(), there.into())
@@ -274,7 +276,7 @@ mod tests {
     fn oversized_message_is_rejected() {
         for framing in [Framing::Packets, Framing::Stream] {
             let (mut here, there) = connection_pair(framing);
-            send_bytes(&there, &[b'x'; MESSAGE_MAX + 4097]);
+            send_bytes(&there, &[b'x'; MESSAGE_BYTES_MAX + 4097]);
             assert!(matches!(here.next_message(), Received::TooLong), "{framing:?}");
         }
     }

@@ -52,7 +52,7 @@ pub fn busy(path: &str) -> Fault {
 /// refused the node, and `why` is the reason.
 #[must_use]
 pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
-    Fault::new(NOT_IN_KERNEL, &json!({ "node": node, "by": by, "why": why }))
+    Fault::new(NOT_IN_KERNEL_ERROR, &json!({ "node": node, "by": by, "why": why }))
 }
 
 /// Value of the parameter `by` of `NotInKernel` if the daemon was restarted during the call. The
@@ -60,7 +60,7 @@ pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
 pub const RETRY_CAUSE: &str = "again";
 
 /// Name of the error made by [`not_in_kernel`].
-pub const NOT_IN_KERNEL: &str = "io.streamline.NotInKernel";
+pub const NOT_IN_KERNEL_ERROR: &str = "io.streamline.NotInKernel";
 
 /// Creates `NeedsDescriptors`: the method transfers descriptors, but was called over a stream.
 #[must_use]
@@ -92,12 +92,12 @@ pub fn is_wrong_change(fault: &Fault) -> bool {
 }
 
 /// Name of the error made by [`outdated`].
-pub const OUTDATED: &str = "io.streamline.path.Outdated";
+pub const OUTDATED_ERROR: &str = "io.streamline.path.Outdated";
 
 /// Creates `Outdated`: the path no longer runs the request for which the change was made.
 #[must_use]
 pub fn outdated() -> Fault {
-    Fault::new(OUTDATED, &json!({}))
+    Fault::new(OUTDATED_ERROR, &json!({}))
 }
 
 /// Creates `Untapped`: the node cannot be tapped, or cannot be written to.
@@ -113,12 +113,12 @@ pub fn too_large(bytes: usize, limit: usize) -> Fault {
 }
 
 /// Name of the error made by [`not_your_page`].
-pub const NOT_YOUR_PAGE: &str = "io.streamline.page.NotYourPage";
+pub const NOT_YOUR_PAGE_ERROR: &str = "io.streamline.page.NotYourPage";
 
 /// Creates `NotYourPage`: the page serves only the user `uid`.
 #[must_use]
 pub fn not_your_page(uid: u32) -> Fault {
-    Fault::new(NOT_YOUR_PAGE, &json!({ "uid": uid }))
+    Fault::new(NOT_YOUR_PAGE_ERROR, &json!({ "uid": uid }))
 }
 
 /// Creates `TooManyTokens`: the page already has the maximum of `limit` tokens.
@@ -164,7 +164,7 @@ pub fn format_fault(fault: &Fault) -> String {
             "the process of path `{}` reads nothing: it is stopped, or overloaded",
             text("path")
         ),
-        NOT_IN_KERNEL => text("why").to_owned(),
+        NOT_IN_KERNEL_ERROR => text("why").to_owned(),
         "io.streamline.NeedsDescriptors" => {
             format!("descriptors can be sent only on `{}`", text("socket"))
         }
@@ -173,14 +173,14 @@ pub fn format_fault(fault: &Fault) -> String {
             let between = if why.trim_end().contains('\n') { '\n' } else { ' ' };
             format!("the path runs as before:{between}{why}")
         }
-        OUTDATED => "another edit came first: look at the path, and edit it again".to_owned(),
+        OUTDATED_ERROR => "another edit came first: look at the path, and edit it again".to_owned(),
         "io.streamline.path.TooLarge" => format!(
             "the path has too many filters for one reply: it has {} bytes, and a reply at most {}",
             number("bytes"),
             number("limit")
         ),
         "io.streamline.path.Untapped" => format!("it cannot be tapped: {}", text("why")),
-        NOT_YOUR_PAGE => format!("the page is that of user {} alone", number("uid")),
+        NOT_YOUR_PAGE_ERROR => format!("the page is that of user {} alone", number("uid")),
         "org.varlink.service.InvalidParameter" => {
             format!(
                 "the daemon does not understand `{}`: it has another version",

@@ -30,7 +30,7 @@ struct Query<P> {
 /// `begin` sends the query to a peer, and should not block. An `Err` is the final answer, for
 /// example if the query cannot be sent. `next` is called whenever the peer is readable. It returns
 /// `Break` with the complete answer, or `Continue` with the peer if the answer is still incomplete.
-pub fn gather<A, P: AsFd, R>(
+pub fn gather_answers<A, P: AsFd, R>(
     peers: &[(u32, A)],
     limit: Duration,
     mut begin: impl FnMut(&A) -> Result<P, R>,
@@ -146,14 +146,14 @@ mod tests {
         let peers: Vec<(u32, bool)> = peers.to_vec();
         let mut kept: Vec<OwnedFd> = Vec::new();
         let begin = |speaks: &bool| {
-            let (own_end, peer_end) = sys::descriptor::pair().unwrap();
+            let (own_end, peer_end) = sys::descriptor::socket_pair().unwrap();
             if *speaks {
                 sys::descriptor::send(&peer_end, b"here", &[]).unwrap();
             }
             kept.push(peer_end);
             Ok(own_end)
         };
-        gather(&peers, limit, begin, |_, own_end| {
+        gather_answers(&peers, limit, begin, |_, own_end| {
             sys::descriptor::receive(&own_end, &mut [0; 8]).unwrap();
             ControlFlow::Break(())
         })
@@ -175,7 +175,7 @@ mod tests {
     fn all_replying_peers_are_gathered() {
         let answers = query_peers(&[(REPLYING_USER, true); 2000], testkit::wait::WAIT_TIMEOUT);
         assert!(answers.iter().all(Option::is_some));
-        let answers = gather(
+        let answers = gather_answers(
             &[(0, 1), (0, 2)],
             testkit::wait::WAIT_TIMEOUT,
             |n| Err(*n),

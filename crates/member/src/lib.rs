@@ -22,10 +22,10 @@
 pub mod client;
 pub mod connection;
 pub mod daemon_directories;
+pub mod dbuf_ids;
 pub mod faults;
 pub mod gather;
 pub mod host;
-pub mod ids;
 pub mod page_socket;
 pub mod protocol;
 mod receive_buffer;

@@ -6,7 +6,7 @@
 
 use crate::client::{CALL_TIMEOUT, Caller, ClientError};
 use crate::daemon_directories::{self, MACHINE_DIRECTORY};
-use crate::faults::NOT_YOUR_PAGE;
+use crate::faults::NOT_YOUR_PAGE_ERROR;
 use crate::varlink::interface::{self, PAGE_INTERFACE};
 use crate::varlink::{Call, Fault, Reply};
 use serde::{Deserialize, Serialize};
@@ -80,7 +80,7 @@ pub fn find_page_url(
         match request_page_url(&page_socket_directory(Some(place)), given) {
             Ok(Some(url)) => return Ok(Some(url)),
             Ok(None) => {}
-            Err(ClientError::Refused(fault)) if fault.name == NOT_YOUR_PAGE => {}
+            Err(ClientError::Refused(fault)) if fault.name == NOT_YOUR_PAGE_ERROR => {}
             Err(error) => return Err(error),
         }
     }

@@ -5,13 +5,13 @@ use crate::varlink::REPLY_BYTES_MAX;
 use std::cell::RefCell;
 
 thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static RECEIVE_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Calls `receive` with the buffer of this thread, which has room for the longest message and may
 /// contain bytes of earlier messages.
 pub(crate) fn with_receive_buffer<T>(receive: impl FnOnce(&mut [u8]) -> T) -> T {
-    BUFFER.with(|buffer| match buffer.try_borrow_mut() {
+    RECEIVE_BUFFER.with(|buffer| match buffer.try_borrow_mut() {
         Ok(mut buffer) => {
             buffer.resize(REPLY_BYTES_MAX, 0);
             receive(&mut buffer)

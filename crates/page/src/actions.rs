@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::convert::Infallible;
 use std::time::Duration;
-use streamline::paths::{self, Change};
+use streamline::paths::{self, ChangeParameters};
 use streamline::{OpenError, Options, read_graph};
 
 /// The parameters of an action on a request that is not running: its text, and an optional name for
@@ -68,7 +68,7 @@ struct Mistake {
 }
 
 /// Returns the mistakes in a request.
-pub(crate) async fn check(Json(given): Json<RequestText>) -> Result<Json<Value>, Failure> {
+pub(crate) async fn check_request(Json(given): Json<RequestText>) -> Result<Json<Value>, Failure> {
     let mistakes = run_blocking(move || request_mistakes(&given.line)).await?;
     Ok(Json(serde_json::json!({ "mistakes": mistakes })))
 }
@@ -122,23 +122,23 @@ pub(crate) async fn check_edit(
 }
 
 /// Returns the possible completions of an incomplete request. Each completion is a whole request.
-pub(crate) async fn complete(
+pub(crate) async fn complete_request(
     State(server): State<Server>,
     Json(given): Json<RequestText>,
 ) -> Result<Json<Value>, Failure> {
     let line = format!("--line={}", given.line);
-    let outcome = run(server, vec!["complete".to_owned(), line]).await?;
+    let outcome = run_streamline(server, vec!["complete".to_owned(), line]).await?;
     Ok(Json(Value::from_iter(outcome.output.lines())))
 }
 
 /// Returns the plan of a request, with the candidate placements of each filter, in the format of
 /// `explain --json`.
-pub(crate) async fn explain(
+pub(crate) async fn explain_request(
     State(server): State<Server>,
     Json(given): Json<RequestText>,
 ) -> Result<Json<Value>, Failure> {
     let words = ["explain", "--json", "--", &given.line].map(str::to_owned);
-    let outcome = run(server, words.into()).await?;
+    let outcome = run_streamline(server, words.into()).await?;
     match serde_json::from_str(&outcome.output) {
         Ok(plan) if outcome.succeeded => Ok(Json(plan)),
         _ => Err(Failure::new(StatusCode::BAD_REQUEST, outcome.messages.trim())),
@@ -146,7 +146,7 @@ pub(crate) async fn explain(
 }
 
 /// Starts a path in the background, and returns the path's number.
-pub(crate) async fn start(
+pub(crate) async fn start_path(
     State(server): State<Server>,
     Json(given): Json<RequestText>,
 ) -> Result<Json<Value>, Failure> {
@@ -160,7 +160,7 @@ pub(crate) async fn start(
         return Err(Failure::new(StatusCode::BAD_REQUEST, text));
     }
     let words = ["start".to_owned(), "--".to_owned()].into_iter().chain(name).chain([given.line]);
-    let outcome = run(server, words.collect()).await?;
+    let outcome = run_streamline(server, words.collect()).await?;
     match outcome.output.trim().parse::<u32>() {
         Ok(number) if outcome.succeeded => Ok(Json(serde_json::json!({ "number": number }))),
         _ => Err(Failure::new(StatusCode::BAD_REQUEST, outcome.messages.trim())),
@@ -168,7 +168,7 @@ pub(crate) async fn start(
 }
 
 /// Stops a path: its sources end, but blocks that they have already read are still processed.
-pub(crate) async fn stop(
+pub(crate) async fn stop_path(
     State(server): State<Server>,
     Json(given): Json<PathChoice>,
 ) -> Result<Json<Value>, Failure> {
@@ -182,7 +182,7 @@ pub(crate) async fn stop(
 
 /// Edits a path. The reply contains the new request, and a sentence with the block counts of the
 /// change. Fails if the path no longer runs the request for which the edit was written.
-pub(crate) async fn change(
+pub(crate) async fn change_path(
     State(server): State<Server>,
     Json(given): Json<PathEdit>,
 ) -> Result<Json<Value>, Failure> {
@@ -190,7 +190,8 @@ pub(crate) async fn change(
         let client = server.live.connect()?;
         let (to, _) = client.connect_and_describe(&given.path.to_string())?;
         let words = split_words(&given.edit);
-        let change = Change { words, running: given.running, ..Change::default() };
+        let change =
+            ChangeParameters { words, running: given.running, ..ChangeParameters::default() };
         to.change_within(&change, EDIT_TIMEOUT)
     })
     .await??;
@@ -198,7 +199,7 @@ pub(crate) async fn change(
 }
 
 /// Sends each message that leaves a node as a server-sent event, while the connection is open.
-pub(crate) async fn messages(
+pub(crate) async fn stream_messages(
     State(server): State<Server>,
     Query(given): Query<NodeChoice>,
 ) -> Result<impl IntoResponse, Failure> {
@@ -244,7 +245,7 @@ pub(crate) async fn list_captures(State(server): State<Server>) -> Result<Json<V
 }
 
 /// Runs `streamline` with these arguments in a thread that may block.
-async fn run(server: Server, words: Vec<String>) -> Result<CommandOutcome, Failure> {
+async fn run_streamline(server: Server, words: Vec<String>) -> Result<CommandOutcome, Failure> {
     let outcome = run_blocking(move || server.program.run(&words)).await?;
     outcome.map_err(|error| {
         let text = format!("the program `streamline` cannot run: {error}");

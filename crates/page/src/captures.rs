@@ -4,8 +4,8 @@
 //! source's output can be replayed instead.
 
 use crate::failure::Failure;
-use crate::frames::{CaptureEnd, CaptureLimits, FrameFile, Progress};
-use crate::live::Live;
+use crate::frames::{CaptureEnd, CaptureLimits, CaptureProgress, FrameFile};
+use crate::live::LiveFigures;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use streamline::paths::{self, PathClient, Tap};
+use streamline::paths::{self, PathClient, TapParameters};
 use streamline::report::format_count;
 use sys::eventfd::EventFd;
 
@@ -49,7 +49,7 @@ struct Capture {
 
 #[derive(Debug, Default)]
 struct CaptureState {
-    progress: Progress,
+    progress: CaptureProgress,
     /// Sentence that describes how the capture ended; `None` while the capture is running.
     ended: Option<String>,
 }
@@ -78,14 +78,15 @@ pub(crate) struct CaptureChoice {
 impl Captures {
     /// Starts a capture, and returns the number of the capture. Fails if the file exists, the node
     /// cannot be tapped, or [`CAPTURES_MAX`] captures are running.
-    pub(crate) fn start(&self, live: &Live, given: CaptureChoice) -> Result<u32, Failure> {
+    pub(crate) fn start(&self, live: &LiveFigures, given: CaptureChoice) -> Result<u32, Failure> {
         let CaptureChoice { path, node, file } = given;
         let mut known = lock(&self.0);
         if known.all.values().filter(|capture| capture.is_running()).count() >= CAPTURES_MAX {
             return Err(refusal(format!("{CAPTURES_MAX} captures are already running: stop one")));
         }
         let to = paths::connect(&live.connect()?, &path.to_string())?;
-        let (_, pipe) = to.tap(&Tap { node: node.clone(), ..Tap::default() })?;
+        let (_, pipe) =
+            to.tap(&TapParameters { node: node.clone(), ..TapParameters::default() })?;
         let (file, out) = create_file(&file).map_err(refusal)?;
         let stop = Arc::new(EventFd::new().map_err(|error| refusal(error.to_string()))?);
         let state = Arc::<Mutex<CaptureState>>::default();

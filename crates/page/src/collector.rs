@@ -5,7 +5,7 @@
 //! has selected a path, its process sends all counters instead. The processes of the other paths
 //! send all counters only every 5 s, for the history of their edges.
 
-use crate::live::{EndedPath, Figures, Live, PathFigures, PathState};
+use crate::live::{EndedPath, Figures, LiveFigures, PathFigures, PathState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const ENDED_PATHS_MAX: usize = 8;
 
 /// Collects and publishes figures until no viewer is left. If the connection to the daemon fails,
 /// publishes the failure and connects again.
-pub(crate) fn collect(live: &Live) {
+pub(crate) fn collect_figures(live: &LiveFigures) {
     let mut failure = None;
     while live.continue_collecting() {
         let ended = match Collector::connect(live) {
@@ -65,7 +65,7 @@ struct FollowedPath {
 }
 
 impl Collector {
-    fn connect(live: &Live) -> Result<Self, ClientError> {
+    fn connect(live: &LiveFigures) -> Result<Self, ClientError> {
         let (client, events) = (live.connect()?, live.connect()?);
         let daemon = Some(client.describe_daemon()?);
         events.watch_paths()?;
@@ -76,10 +76,10 @@ impl Collector {
 
     /// Collects and publishes figures until no viewer is left. Fails if the connection to the
     /// daemon is closed.
-    fn run(&mut self, live: &Live) -> Result<(), ClientError> {
+    fn run(&mut self, live: &LiveFigures) -> Result<(), ClientError> {
         let mut next = Instant::now() + COLLECTION_INTERVAL;
         loop {
-            self.wait(next.saturating_duration_since(Instant::now()))?;
+            self.wait_and_apply_updates(next.saturating_duration_since(Instant::now()))?;
             let now = Instant::now();
             if now < next {
                 continue;
@@ -99,7 +99,7 @@ impl Collector {
 
     /// Waits at most `limit` for events from the daemon and updates from paths, and applies them to
     /// the figures.
-    fn wait(&mut self, limit: Duration) -> Result<(), ClientError> {
+    fn wait_and_apply_updates(&mut self, limit: Duration) -> Result<(), ClientError> {
         let connected = self.followed.iter().filter_map(|(number, path)| {
             let to = path.to.as_ref().ok()?;
             Some((*number, to.as_fd()))
@@ -240,7 +240,7 @@ impl Collector {
 /// Subscribes to all counters of a path, or to its totals.
 fn subscribe(to: &PathClient, counters: bool) -> Result<(), ClientError> {
     if counters {
-        to.subscribe(COLLECTION_INTERVAL)
+        to.subscribe_to_counters(COLLECTION_INTERVAL)
     } else {
         to.subscribe_to_totals(COLLECTION_INTERVAL, Some(EDGE_SAMPLE_INTERVAL))
     }
@@ -252,7 +252,7 @@ fn store_totals(known: &mut PathFigures, now: Totals) {
     if let Some(before) = known.totals.replace(now) {
         let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns);
         known.rate = rates::compute_rate(before.given, now.given, ns);
-        known.lost_rate = rates::lost_rate(before.lost, now.lost, ns);
+        known.lost_rate = rates::compute_loss_rate(before.lost, now.lost, ns);
     }
 }
 

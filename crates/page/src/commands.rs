@@ -8,15 +8,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// File name of the program that the page runs for its actions.
-const PROGRAM: &str = "streamline";
+const PROGRAM_NAME: &str = "streamline";
 /// Maximum number of bytes read from each output of the program.
-const OUTPUT_MAX: u64 = 8 << 20;
+const OUTPUT_BYTES_MAX: u64 = 8 << 20;
 /// Time after which a run of the program `streamline` is killed.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The program `streamline`, which the actions of the page run.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub struct StreamlineProgram {
     path: OsString,
     /// Directory of the daemon, if it is not a standard one.
     daemon: Option<PathBuf>,
@@ -34,14 +34,14 @@ pub struct CommandOutcome {
     pub messages: String,
 }
 
-impl Program {
+impl StreamlineProgram {
     /// Finds the program `streamline` in the directory of the running program, or else in `PATH`.
     /// Does not check that the program exists in `PATH`.
     #[must_use]
     pub fn find(daemon: Option<PathBuf>) -> Self {
-        let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
+        let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM_NAME));
         let beside = beside.filter(|path| path.is_file());
-        let path = beside.map_or_else(|| PROGRAM.into(), OsString::from);
+        let path = beside.map_or_else(|| PROGRAM_NAME.into(), OsString::from);
         Self { path, daemon }
     }
 
@@ -65,7 +65,7 @@ impl Program {
         let (output, messages, in_time) = std::thread::scope(|scope| {
             let output = scope.spawn(|| read_text(output));
             let messages = scope.spawn(|| read_text(messages));
-            let in_time = wait(&mut child);
+            let in_time = wait_or_kill(&mut child);
             let text = |text: Result<String, _>| text.unwrap_or_default();
             (text(output.join()), text(messages.join()), in_time)
         });
@@ -79,7 +79,7 @@ impl Program {
 
 /// Waits until a process has exited, and kills the process after [`COMMAND_TIMEOUT`]. Returns true
 /// if the process exited by itself.
-fn wait(child: &mut Child) -> bool {
+fn wait_or_kill(child: &mut Child) -> bool {
     let number = i32::try_from(child.id()).unwrap_or_default();
     let ended = sys::local_socket::open_pidfd(number).is_ok_and(|process| {
         use std::os::fd::AsFd as _;
@@ -96,7 +96,7 @@ fn wait(child: &mut Child) -> bool {
 fn read_text(stream: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
     // If reading fails, the bytes read before the failure are returned.
-    let _ = stream.map(|stream| stream.take(OUTPUT_MAX).read_to_end(&mut bytes));
+    let _ = stream.map(|stream| stream.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 

@@ -231,7 +231,7 @@ impl axum::serve::Listener for IncomingConnections {
 /// Returns the value of the first `Authorization` header in the head of a request, or `None` if
 /// there is no such header.
 #[must_use]
-pub fn authorization(head: &[u8]) -> Option<&str> {
+pub fn find_authorization(head: &[u8]) -> Option<&str> {
     let end = head.windows(4).position(|window| window == b"\r\n\r\n").unwrap_or(head.len());
     let lines = head.get(..end)?.split(|byte| *byte == b'\n').skip(1);
     let headers = lines.filter_map(|line| std::str::from_utf8(line).ok()?.split_once(':'));
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn authorization_is_found_in_the_head_only() {
-        let head = |text: &str| authorization(text.as_bytes()).map(str::to_owned);
+        let head = |text: &str| find_authorization(text.as_bytes()).map(str::to_owned);
         let found = Some("Bearer x:1".to_owned());
         assert_eq!(head("GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x:1\r\n\r\n"), found);
         assert_eq!(head("GET / HTTP/1.1\r\naUTHORIZATION:Bearer x:1 \r\n\r\n"), found);

@@ -2,10 +2,10 @@
 //! including past frames that the source has kept, to a file for a limited time. Then `streamline
 //! why` runs the request on these frames, without output.
 
-use crate::commands::Program;
+use crate::commands::StreamlineProgram;
 use crate::failure::Failure;
 use crate::frames::{CaptureEnd, CaptureLimits, FrameFile};
-use crate::live::Live;
+use crate::live::LiveFigures;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
@@ -15,15 +15,15 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use streamline::paths::{self, Tap};
+use streamline::paths::{self, TapParameters};
 use sys::eventfd::EventFd;
 
 /// Default and maximum duration of the tap, in seconds.
 const TAP_DURATION_LIMITS_S: (u64, u64) = (5, 20);
 /// Maximum number of frames that a trace of a flow collects.
-const FRAMES_MAX: u64 = 100_000;
+const FOLLOWED_FRAMES_MAX: u64 = 100_000;
 /// Maximum number of bytes that a trace of a flow collects.
-const BYTES_MAX: u64 = 100_000_000;
+const FOLLOWED_BYTES_MAX: u64 = 100_000_000;
 
 /// The parameters of a trace: the path, the flow, and the duration of the capture in seconds.
 #[derive(Debug, Deserialize)]
@@ -38,8 +38,8 @@ pub(crate) struct FlowChoice {
 /// skipped frames. Blocks while the frames are captured, for the requested duration, and then while
 /// `streamline why` runs.
 pub(crate) fn trace_flow(
-    live: &Live,
-    program: &Program,
+    live: &LiveFigures,
+    program: &StreamlineProgram,
     given: &FlowChoice,
 ) -> Result<Value, Failure> {
     let refuse = |text: &str| Failure::new(StatusCode::BAD_REQUEST, text);
@@ -57,12 +57,15 @@ pub(crate) fn trace_flow(
     let folder = PrivateFolder::new().map_err(failed)?;
     let file = folder.0.join("frames.pcap").display().to_string();
     let to = paths::connect(&live.connect()?, &number)?;
-    let tap = Tap { from: Some("oldest".to_owned()), ..Tap::default() };
+    let tap = TapParameters { from: Some("oldest".to_owned()), ..TapParameters::default() };
     let (_, pipe) = to.tap(&tap)?;
     let mut frames = FrameFile::new(File::create_new(&file).map_err(failed)?);
     let never = EventFd::new().map_err(|error| refuse(&error.to_string()))?;
-    let limits =
-        CaptureLimits { time: Duration::from_secs(seconds), frames: FRAMES_MAX, bytes: BYTES_MAX };
+    let limits = CaptureLimits {
+        time: Duration::from_secs(seconds),
+        frames: FOLLOWED_FRAMES_MAX,
+        bytes: FOLLOWED_BYTES_MAX,
+    };
     if let CaptureEnd::Failed(error) = frames.copy_frames(&mut pipe.into(), &never, limits, |_| {})
     {
         return Err(failed(error));
@@ -90,8 +93,8 @@ struct PrivateFolder(PathBuf);
 
 impl PrivateFolder {
     fn new() -> io::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_FOLDER_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_FOLDER_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-page-flow-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         DirBuilder::new().mode(0o700).create(&path)?;

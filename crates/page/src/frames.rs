@@ -13,7 +13,7 @@ const FRAME_HEADER_LENGTH: usize = 16;
 /// Offset of the frame length in the header of a frame in a capture file, in bytes.
 const FRAME_LENGTH_OFFSET: usize = 8;
 /// Maximum length of a frame in bytes.
-const FRAME_MAX: usize = 262_144;
+const FRAME_LENGTH_MAX: usize = 262_144;
 /// Number of bytes that are read at a time.
 const READ_CHUNK_SIZE: usize = 64 << 10;
 
@@ -23,12 +23,12 @@ pub(crate) struct FrameFile {
     file: File,
     /// Bytes of an incomplete frame, or of the incomplete header of the file.
     partial: Vec<u8>,
-    pub(crate) progress: Progress,
+    pub(crate) progress: CaptureProgress,
 }
 
 /// The number of frames in a capture file, and its length in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct CaptureProgress {
     pub(crate) frames: u64,
     pub(crate) bytes: u64,
 }
@@ -57,7 +57,7 @@ pub(crate) enum CaptureEnd {
 impl FrameFile {
     /// Creates a writer for `file`, which must be empty.
     pub(crate) fn new(file: File) -> Self {
-        Self { file, partial: Vec::new(), progress: Progress::default() }
+        Self { file, partial: Vec::new(), progress: CaptureProgress::default() }
     }
 
     /// Copies frames from the pipe of a tap, and calls `note` after each chunk. Blocks until the
@@ -67,7 +67,7 @@ impl FrameFile {
         pipe: &mut File,
         stop: &EventFd,
         limits: CaptureLimits,
-        mut note: impl FnMut(Progress),
+        mut note: impl FnMut(CaptureProgress),
     ) -> CaptureEnd {
         let deadline = Instant::now() + limits.time;
         let mut bytes = vec![0; READ_CHUNK_SIZE];
@@ -115,7 +115,7 @@ impl FrameFile {
 
     /// Returns the length in bytes of the file header, or of the frame with its header, at the
     /// offset `at` of `partial`. Returns `None` if the frame's header is incomplete. Fails if the
-    /// frame is longer than [`FRAME_MAX`].
+    /// frame is longer than [`FRAME_LENGTH_MAX`].
     fn next_frame_length(&self, at: usize) -> io::Result<Option<usize>> {
         if self.progress.bytes == 0 {
             return Ok(Some(FILE_HEADER_LENGTH));
@@ -125,7 +125,7 @@ impl FrameFile {
         let Some(length) = length.and_then(|bytes| bytes.try_into().ok()) else { return Ok(None) };
         // The tap runs on this machine, so its capture is in native byte order.
         match u32::from_ne_bytes(length) as usize {
-            length if length <= FRAME_MAX => Ok(Some(FRAME_HEADER_LENGTH + length)),
+            length if length <= FRAME_LENGTH_MAX => Ok(Some(FRAME_HEADER_LENGTH + length)),
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the tap sends no frames")),
         }
     }
@@ -153,7 +153,7 @@ mod tests {
             let whole = lengths.iter().filter(|length| **length <= at + 1).max().copied();
             assert_eq!(std::fs::read(&path).unwrap(), all[..whole.unwrap_or(0)]);
         }
-        assert_eq!(file.progress, Progress { frames: 3, bytes: all.len() as u64 });
+        assert_eq!(file.progress, CaptureProgress { frames: 3, bytes: all.len() as u64 });
         assert!(file.write(&frame(1 << 20)).is_err());
         std::fs::remove_file(&path).unwrap();
     }

@@ -33,7 +33,7 @@ struct Sample {
 /// The total numbers of blocks, bytes and lost blocks since the start of a path: either of its
 /// sources, or of each edge.
 #[derive(Debug)]
-struct Sums {
+struct CumulativeTotals {
     elapsed_ns: u64,
     values: BTreeMap<usize, (Amount, u64)>,
 }
@@ -41,18 +41,18 @@ struct Sums {
 /// The samples of a path, either of its sources or of its edges. The samples of the last two
 /// minutes have the full rate; those of the hour before have a lower rate.
 #[derive(Debug, Default)]
-struct Series {
+struct RateSeries {
     recent: VecDeque<Sample>,
     hour: VecDeque<Sample>,
-    last: Option<(u64, Arc<Sums>)>,
-    last_step: Option<(u64, Arc<Sums>)>,
+    last: Option<(u64, Arc<CumulativeTotals>)>,
+    last_step: Option<(u64, Arc<CumulativeTotals>)>,
 }
 
 /// The rates of one path during the last hour.
 #[derive(Debug, Default)]
 pub struct History {
-    sources: Series,
-    edges: Series,
+    sources: RateSeries,
+    edges: RateSeries,
     /// Counters at the last sample of the edges, with which the next sample is compared; `None`
     /// before the first sample.
     counters: Option<Arc<Counters>>,
@@ -61,7 +61,7 @@ pub struct History {
 /// Columns of equal length for a plot. Times are in ms since 1970. A row whose rates are `None`
 /// marks an interval in which no browser showed the page.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
-pub struct Columns {
+pub struct RateColumns {
     /// Times of the samples, ascending.
     pub time_ms: Vec<u64>,
     /// Blocks per second at each of these times. `None` marks an interval without samples.
@@ -76,7 +76,7 @@ impl History {
     /// Adds the totals at the time `time_ms`.
     pub fn push_totals(&mut self, time_ms: u64, totals: &Totals) {
         let values = BTreeMap::from([(0, (totals.given, totals.lost))]);
-        self.sources.push(time_ms, Sums { elapsed_ns: totals.elapsed_ns, values });
+        self.sources.push(time_ms, CumulativeTotals { elapsed_ns: totals.elapsed_ns, values });
     }
 
     /// Adds the counters of the edges at the time `time_ms`. If the edges have changed, discards
@@ -85,16 +85,16 @@ impl History {
         let before = self.counters.replace(Arc::clone(counters));
         if before.is_some_and(|before| !have_same_edges(&before, counters)) {
             // The request has changed, so an index may now refer to another edge.
-            self.edges = Series::default();
+            self.edges = RateSeries::default();
         }
         let values = rates::edge_totals(counters);
-        self.edges.push(time_ms, Sums { elapsed_ns: counters.elapsed_ns, values });
+        self.edges.push(time_ms, CumulativeTotals { elapsed_ns: counters.elapsed_ns, values });
     }
 
     /// Returns the rates of the edge with this index in the plan, or of the sources if `edge` is
     /// `None`.
     #[must_use]
-    pub fn columns(&self, edge: Option<usize>) -> Columns {
+    pub fn columns(&self, edge: Option<usize>) -> RateColumns {
         match edge {
             None => self.sources.columns(0),
             Some(edge) => self.edges.columns(edge),
@@ -102,10 +102,10 @@ impl History {
     }
 }
 
-impl Series {
+impl RateSeries {
     /// Adds the sums at the time `time_ms`. Does nothing if the running time in `sums` equals that
     /// of the last sample, because the path has then sent no new sums.
-    fn push(&mut self, time_ms: u64, sums: Sums) {
+    fn push(&mut self, time_ms: u64, sums: CumulativeTotals) {
         let last = self.last.as_ref();
         if last.is_some_and(|(_, last)| last.elapsed_ns == sums.elapsed_ns) {
             return;
@@ -121,10 +121,10 @@ impl Series {
         }
     }
 
-    fn columns(&self, index: usize) -> Columns {
+    fn columns(&self, index: usize) -> RateColumns {
         let begin = self.recent.front().map_or(u64::MAX, |sample| sample.time_ms);
         let hour = self.hour.iter().filter(|sample| sample.time_ms < begin);
-        let mut columns = Columns::default();
+        let mut columns = RateColumns::default();
         let mut last = None;
         for sample in hour.chain(&self.recent) {
             let place = sample.values.binary_search_by_key(&index, |(number, _)| *number);
@@ -141,7 +141,7 @@ impl Series {
     }
 }
 
-impl Columns {
+impl RateColumns {
     fn push(&mut self, time_ms: u64, [blocks, bytes, lost]: [Option<f32>; 3]) {
         self.time_ms.push(time_ms);
         self.blocks.push(blocks);
@@ -156,8 +156,8 @@ impl Columns {
 fn add_rates(
     samples: &mut VecDeque<Sample>,
     most: usize,
-    last: &mut Option<(u64, Arc<Sums>)>,
-    (time_ms, sums): (u64, &Arc<Sums>),
+    last: &mut Option<(u64, Arc<CumulativeTotals>)>,
+    (time_ms, sums): (u64, &Arc<CumulativeTotals>),
 ) {
     if let Some((then, before)) = last.replace((time_ms, Arc::clone(sums)))
         && time_ms > then
@@ -171,12 +171,12 @@ fn add_rates(
     }
 }
 
-fn rates_between(before: &Sums, now: &Sums) -> Box<[(usize, [f32; 3])]> {
+fn rates_between(before: &CumulativeTotals, now: &CumulativeTotals) -> Box<[(usize, [f32; 3])]> {
     let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns);
     let values = now.values.iter().filter_map(|(index, (now, lost))| {
         let (before, lost_before) = before.values.get(index)?;
         let rate = rates::compute_rate(*before, *now, ns);
-        let lost = rates::lost_rate(*lost_before, *lost, ns);
+        let lost = rates::compute_loss_rate(*lost_before, *lost, ns);
         Some((*index, [rate.blocks as f32, rate.bytes as f32, lost as f32]))
     });
     values.collect()
@@ -224,9 +224,9 @@ mod tests {
         }
         let columns = history.columns(Some(1));
         assert_eq!((columns.blocks, columns.lost), (vec![Some(4.0); 2], vec![Some(2.0); 2]));
-        assert_eq!(history.columns(Some(2)), Columns::default());
+        assert_eq!(history.columns(Some(2)), RateColumns::default());
         history.push_edges(3000, &counters(&[(0, "rx", "b", 9)], 3));
-        assert_eq!(history.columns(Some(0)), Columns::default());
+        assert_eq!(history.columns(Some(0)), RateColumns::default());
     }
 
     #[test]
@@ -258,11 +258,11 @@ mod tests {
         assert_eq!(columns.blocks, [Some(10.0), Some(30.0), Some(50.0)]);
         assert_eq!(columns.bytes, [Some(1000.0), Some(3000.0), Some(5000.0)]);
         assert_eq!(columns.lost, [Some(0.0); 3]);
-        assert_eq!(history.columns(Some(7)), Columns::default());
+        assert_eq!(history.columns(Some(7)), RateColumns::default());
     }
 
     #[test]
-    fn time_without_viewers_is_a_gap() {
+    fn time_without_viewers_leaves_a_gap_in_the_history() {
         let mut history = History::default();
         for second in [0, 1, 100, 101] {
             history.push_totals(second * 1000, &totals(second, second));

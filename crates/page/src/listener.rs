@@ -65,7 +65,7 @@ impl Address {
 
 /// The set of users who can connect to a Unix socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Admission {
+pub enum AllowedUsers {
     /// Only the user who runs this process, and root.
     OwnUser,
     /// All users of the machine.
@@ -83,7 +83,7 @@ pub enum Listener {
 
 impl Listener {
     /// Listens on an address. Replaces a Unix socket file on which no process listens.
-    pub fn bind(address: &Address, admission: Admission) -> io::Result<Self> {
+    pub fn bind(address: &Address, admission: AllowedUsers) -> io::Result<Self> {
         match address {
             Address::Tcp(address) => {
                 let listener = TcpListener::bind(address)?;
@@ -91,7 +91,7 @@ impl Listener {
                 Ok(Self::Tcp(listener))
             }
             Address::Unix(path) => {
-                remove_stale(path)?;
+                remove_stale_socket(path)?;
                 let listener = bind_private_socket(path, admission)?;
                 listener.set_nonblocking(true)?;
                 let inode = std::fs::symlink_metadata(path)?.ino();
@@ -121,11 +121,11 @@ impl Drop for Listener {
 
 /// Creates a Unix socket whose file has its final permissions from the moment it appears at `path`:
 /// the file is created in a private directory, and then moved.
-fn bind_private_socket(path: &Path, admission: Admission) -> io::Result<UnixListener> {
+fn bind_private_socket(path: &Path, admission: AllowedUsers) -> io::Result<UnixListener> {
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
     let mode = match admission {
-        Admission::OwnUser => 0o600,
-        Admission::AllUsers => 0o666,
+        AllowedUsers::OwnUser => 0o600,
+        AllowedUsers::AllUsers => 0o666,
     };
     let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -150,7 +150,7 @@ fn bind_private_socket(path: &Path, admission: Admission) -> io::Result<UnixList
 }
 
 /// Removes the file of a Unix socket if no process listens on the socket.
-pub(crate) fn remove_stale(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let is_socket =
         std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     let refused = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;

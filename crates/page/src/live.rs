@@ -1,14 +1,14 @@
 //! The latest figures of all paths, and the viewers that wait for them.
 
 use crate::collector;
-use crate::history::{Columns, History};
+use crate::history::{History, RateColumns};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use streamline::paths::rates::Rate;
 use streamline::paths::{
-    About, Client, ClientError, Counters, Ended, RegisteredPath, Totals, user_name,
+    Client, ClientError, Counters, DaemonDescription, PathEnd, RegisteredPath, Totals, user_name,
 };
 use tokio::sync::watch;
 
@@ -18,7 +18,7 @@ pub struct Figures {
     /// Time in ms since 1970; 0 before the first sample.
     pub time_ms: u64,
     /// Description of the daemon, or `None` if the daemon did not reply.
-    pub daemon: Option<About>,
+    pub daemon: Option<DaemonDescription>,
     /// Reason for missing figures; `None` if they are complete.
     pub failure: Option<String>,
     /// Paths that are visible to this user, by their number in the daemon's registry.
@@ -63,7 +63,7 @@ pub struct EndedPath {
     /// The path as last listed by the daemon.
     pub path: RegisteredPath,
     /// Exit status and report, if the path sent them.
-    pub ended: Option<Ended>,
+    pub ended: Option<PathEnd>,
     /// Time at which the path ended, in ms since 1970.
     pub time_ms: u64,
 }
@@ -97,7 +97,7 @@ struct SelectedPath<'f> {
 #[derive(Serialize)]
 struct LiveEvent<'f> {
     time_ms: u64,
-    daemon: Option<&'f About>,
+    daemon: Option<&'f DaemonDescription>,
     failure: Option<&'f str>,
     paths: Vec<ListedPath<'f>>,
     ended: &'f [EndedPath],
@@ -169,7 +169,7 @@ fn requested_drop_reasons(counters: &Counters) -> BTreeSet<&str> {
 
 /// The figures that the page shows. They are collected only while there is a viewer.
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveFigures {
     directory: Option<PathBuf>,
     latest: watch::Sender<Arc<Figures>>,
     viewers: Mutex<Viewers>,
@@ -185,7 +185,7 @@ struct Viewers {
     is_collecting: bool,
 }
 
-impl Live {
+impl LiveFigures {
     /// Creates empty figures for the paths of the daemon in `directory`. If `directory` is `None`,
     /// uses the first standard directory in which a daemon listens.
     #[must_use]
@@ -211,7 +211,7 @@ impl Live {
             let live = Arc::clone(self);
             // If the thread cannot be started, the viewer receives no figures and retries later.
             let thread = std::thread::Builder::new().name("collector".to_owned());
-            viewers.is_collecting = thread.spawn(move || collector::collect(&live)).is_ok();
+            viewers.is_collecting = thread.spawn(move || collector::collect_figures(&live)).is_ok();
         }
         Viewer { live: Arc::clone(self), selected, figures: self.latest.subscribe() }
     }
@@ -262,7 +262,7 @@ impl Live {
     /// Returns the history of the edge with index `edge` in a path's plan, or of the path's sources
     /// if `edge` is `None`. The history is empty if there are no samples.
     #[must_use]
-    pub fn history(&self, number: u32, edge: Option<usize>) -> Columns {
+    pub fn history(&self, number: u32, edge: Option<usize>) -> RateColumns {
         lock(&self.histories).get(&number).map(|history| history.columns(edge)).unwrap_or_default()
     }
 }
@@ -271,7 +271,7 @@ impl Live {
 /// one viewer.
 #[derive(Debug)]
 pub struct Viewer {
-    live: Arc<Live>,
+    live: Arc<LiveFigures>,
     selected: Option<u32>,
     figures: watch::Receiver<Arc<Figures>>,
 }

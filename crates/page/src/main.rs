@@ -5,9 +5,9 @@
 use clap::Parser;
 use page::access::Token;
 use page::captures::Captures;
-use page::commands::Program;
-use page::listener::{Address, Admission, Listener};
-use page::live::Live;
+use page::commands::StreamlineProgram;
+use page::listener::{Address, AllowedUsers, Listener};
+use page::live::LiveFigures;
 use page::server::Server;
 use page::users::{self, HostOptions, own_process};
 use std::io::{self, Write as _};
@@ -19,7 +19,7 @@ use std::time::Duration;
 use streamline::paths::page_socket::{OpenPageParameters, find_page_url};
 
 /// Exit status after a failure.
-const FAILED: u8 = 1;
+const FAILURE_EXIT_STATUS: u8 = 1;
 
 /// Default time without a connection after which the process of a user ends, in ms.
 const DEFAULT_IDLE_MS: &str = "30000";
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
         Err(why) => {
             // A failed write to standard error cannot be reported.
             let _ = writeln!(io::stderr(), "error: {why}");
-            FAILED.into()
+            FAILURE_EXIT_STATUS.into()
         }
     }
 }
@@ -111,8 +111,8 @@ fn print_shared_page_url(given: &Arguments) -> Result<bool, String> {
 
 /// Serves a page of this user until a signal arrives.
 fn serve(listen: &Address, socket: Option<PathBuf>) -> Result<(), String> {
-    let signals = sys::signal::watch().map_err(|error| error.to_string())?;
-    let listener = Listener::bind(listen, Admission::OwnUser)
+    let signals = sys::signal::watch_stop_signals().map_err(|error| error.to_string())?;
+    let listener = Listener::bind(listen, AllowedUsers::OwnUser)
         .map_err(|error| listen.describe_failure(&error))?;
     let token = match &listener {
         Listener::Tcp(_) => Some(Token::random().map_err(|error| format!("no token: {error}"))?),
@@ -123,10 +123,10 @@ fn serve(listen: &Address, socket: Option<PathBuf>) -> Result<(), String> {
         Some(token) => format!("{address}#token={}", token.text()),
         None => address,
     };
-    let program = Program::find(socket.clone());
+    let program = StreamlineProgram::find(socket.clone());
     let captures = Arc::new(Captures::default());
     let server =
-        Server { live: Live::new(socket), token, program, captures: Arc::clone(&captures) };
+        Server { live: LiveFigures::new(socket), token, program, captures: Arc::clone(&captures) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     let (ended, end) = tokio::sync::oneshot::channel();

@@ -1,11 +1,11 @@
 //! The messages that leave a filter. A tap delivers them while a browser reads.
 
-use crate::live::Live;
+use crate::live::LiveFigures;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use streamline::paths::{self, ClientError, Tap};
+use streamline::paths::{self, ClientError, TapParameters};
 use sys::eventfd::EventFd;
 use tokio::sync::mpsc;
 
@@ -24,11 +24,12 @@ pub struct TapMessages {
 
 impl TapMessages {
     /// Taps the output of a node. Blocks until the path has replied.
-    pub fn tap(live: &Live, number: u32, node: String) -> Result<Self, ClientError> {
+    pub fn tap(live: &LiveFigures, number: u32, node: String) -> Result<Self, ClientError> {
         let dropped = Arc::new(EventFd::new()?);
         let to = paths::connect(&live.connect()?, &number.to_string())?;
         let form = Some("json".to_owned());
-        let (_, pipe) = to.tap(&Tap { node: Some(node), form, ..Tap::default() })?;
+        let (_, pipe) =
+            to.tap(&TapParameters { node: Some(node), form, ..TapParameters::default() })?;
         let (sender, lines) = mpsc::channel(QUEUED_MESSAGES_MAX);
         let stop = Arc::clone(&dropped);
         let read = move || {

@@ -1,6 +1,6 @@
 //! The nodes and edges of a path's plan, which change only when the path runs a different request.
 
-use crate::live::Live;
+use crate::live::LiveFigures;
 use serde::Serialize;
 use streamline::paths::{self, ClientError, NodeDetails, PathDescription};
 
@@ -15,10 +15,10 @@ pub struct PathPlan {
 
 impl PathPlan {
     /// Queries a path for its plan. Blocks until the path has replied, for a limited time.
-    pub fn query(live: &Live, number: u32) -> Result<Self, ClientError> {
+    pub fn query(live: &LiveFigures, number: u32) -> Result<Self, ClientError> {
         let client = live.connect()?;
         let (to, path) = client.connect_and_describe(&number.to_string())?;
-        let (_, nodes) = paths::node_details(&to)?;
+        let (_, nodes) = paths::query_node_details(&to)?;
         Ok(Self { path, nodes })
     }
 }

@@ -21,10 +21,10 @@ use crate::access::{Token, is_own_host, is_own_origin};
 use crate::actions;
 use crate::assets::{ASSETS, Asset, CONTENT_SECURITY_POLICY};
 use crate::captures::Captures;
-use crate::commands::Program;
+use crate::commands::StreamlineProgram;
 use crate::failure::{Failure, run_blocking};
 use crate::listener::Listener;
-use crate::live::Live;
+use crate::live::LiveFigures;
 use crate::plan::PathPlan;
 use axum::Router;
 use axum::extract::{Query, Request, State};
@@ -44,12 +44,12 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Server {
     /// The figures of the paths.
-    pub live: Arc<Live>,
+    pub live: Arc<LiveFigures>,
     /// The token that each request for data must contain. `None` on a Unix socket, to which only
     /// one user can connect.
     pub token: Option<Token>,
     /// The program `streamline`, which starts paths and explains requests.
-    pub program: Program,
+    pub program: StreamlineProgram,
     /// The captures of paths to files.
     pub captures: Arc<Captures>,
 }
@@ -62,13 +62,13 @@ impl Server {
             .route("/live", get(send_figures))
             .route("/plan", get(send_plan))
             .route("/history", get(send_history))
-            .route("/messages", get(actions::messages))
-            .route("/check", post(actions::check))
-            .route("/complete", post(actions::complete))
-            .route("/explain", post(actions::explain))
-            .route("/start", post(actions::start))
-            .route("/stop", post(actions::stop))
-            .route("/set", post(actions::change))
+            .route("/messages", get(actions::stream_messages))
+            .route("/check", post(actions::check_request))
+            .route("/complete", post(actions::complete_request))
+            .route("/explain", post(actions::explain_request))
+            .route("/start", post(actions::start_path))
+            .route("/stop", post(actions::stop_path))
+            .route("/set", post(actions::change_path))
             .route("/check-edit", post(actions::check_edit))
             .route("/why", post(actions::trace_flow))
             .route("/captures", get(actions::list_captures))

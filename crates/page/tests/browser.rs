@@ -8,7 +8,7 @@
 
 mod common;
 
-use common::Machine;
+use common::TestDaemon;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use testkit::need;
@@ -18,7 +18,7 @@ const NODE_MODULES: [&str; 2] = ["playwright-core@1.65.1", "axe-core@4.14.1"];
 
 /// The request whose path the picture in the book shows. The pins (`@kernel`, `@thread0`) make the
 /// plan independent of the machine on which the test runs.
-const PICTURED: &str = "rx lo | dport@kernel | (|53 pcap@thread0 dns.pcap + \
+const PICTURED_REQUEST: &str = "rx lo | dport@kernel | (|53 pcap@thread0 dns.pcap + \
                         |80 (tcp@thread0 | http@thread1 |exchange weblog access.log))";
 /// Maximum length of the picture of the page in the book, in bytes.
 const PICTURE_SIZE_MAX: usize = 40 << 10;
@@ -62,12 +62,12 @@ fn page_works_in_a_browser_at_two_widths_in_light_and_dark() {
     let Some(modules) = node_modules(&target) else { return };
     let shots = target.join("page");
     std::fs::create_dir_all(&shots).unwrap();
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     machine.start(
         "shown",
         "generate rate=2000 | dport |9 (count + match \"<img src=x onerror=1>\" | count)",
     );
-    let page = machine.page("127.0.0.1:0");
+    let page = machine.start_page("127.0.0.1:0");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/flows.mjs");
     let mut command = Command::new(node);
     command.arg(script).args([&modules, &chromium]).arg(&page.url).arg(&shots);
@@ -88,9 +88,9 @@ fn book_picture_equals_the_drawing_of_the_page() {
     };
     let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned();
     let Some(modules) = node_modules(&target) else { return };
-    let machine = Machine::new();
-    let number = machine.start("web", PICTURED);
-    let page = machine.page("127.0.0.1:0");
+    let machine = TestDaemon::new();
+    let number = machine.start("web", PICTURED_REQUEST);
+    let page = machine.start_page("127.0.0.1:0");
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(node);
     command.arg(own.join("tests/browser/picture.mjs")).args([&modules, &chromium]);

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Machine, Page};
+use common::{Page, TestDaemon};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -17,13 +17,13 @@ use std::time::Duration;
 use testkit::{need, wait_until};
 
 /// Time without data after which a test fails.
-const LIMIT: Duration = Duration::from_secs(60);
+const DATA_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Sends a GET request with the given headers. Returns the status, and the reply including its
 /// headers.
 fn get(page: &Page, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
     let mut socket = TcpStream::connect(page.host()).unwrap();
-    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    socket.set_read_timeout(Some(DATA_TIMEOUT)).unwrap();
     write_request(&mut socket, path, headers);
     read_reply(&mut socket)
 }
@@ -51,7 +51,7 @@ struct Figures(BufReader<TcpStream>);
 impl Figures {
     fn open(page: &Page, path: u32) -> Self {
         let mut socket = TcpStream::connect(page.host()).unwrap();
-        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket.set_read_timeout(Some(DATA_TIMEOUT)).unwrap();
         let (host, token) = (page.host(), authorization(page));
         let headers = [("Host", host), ("Authorization", token.as_str())];
         write_request(&mut socket, &format!("/api/live?path={path}"), &headers);
@@ -81,16 +81,16 @@ impl Figures {
 
 #[test]
 fn request_without_the_token_gets_no_figures() {
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     machine.start("secret", "generate rate=100 | count");
-    let page = machine.page("127.0.0.1:0");
+    let page = machine.start_page("127.0.0.1:0");
     let host = ("Host", page.host());
     let other = format!("Bearer {}", "0".repeat(page.token().len()));
     for path in ["/api/live", "/api/plan?path=1", "/api/history?path=1"] {
         assert_eq!(get(&page, path, &[host]).0, 401, "{path}");
         assert_eq!(get(&page, path, &[host, ("Authorization", &other)]).0, 401, "{path}");
     }
-    assert!(!page.collects(), "a refused request starts no queries");
+    assert!(!page.has_collector_thread(), "a refused request starts no queries");
     let (status, reply) = get(&page, "/", &[host]);
     assert_eq!(status, 200);
     assert!(reply.contains("content-security-policy: default-src 'none'; script-src 'self'"));
@@ -103,8 +103,8 @@ fn request_without_the_token_gets_no_figures() {
 
 #[test]
 fn request_of_another_site_is_refused() {
-    let machine = Machine::new();
-    let page = machine.page("127.0.0.1:0");
+    let machine = TestDaemon::new();
+    let page = machine.start_page("127.0.0.1:0");
     let own = authorization(&page);
     let own = ("Authorization", own.as_str());
     for host in ["evil.example", "evil.example:80", "127.0.0.1.evil.example"] {
@@ -123,9 +123,9 @@ fn request_of_another_site_is_refused() {
 
 #[test]
 fn stream_carries_the_counters_of_the_path() {
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     let number = machine.start("counted", "generate rate=2000 | dport |9 count");
-    let page = machine.page("127.0.0.1:0");
+    let page = machine.start_page("127.0.0.1:0");
     // `top` queries the path directly, before and after the figures arrive.
     let given = || {
         let output = machine.run(&["top", "counted", "--once", "--json"]);
@@ -156,8 +156,8 @@ fn stream_carries_the_counters_of_the_path() {
 
 #[test]
 fn stream_lists_paths_that_start_and_end() {
-    let machine = Machine::new();
-    let page = machine.page("127.0.0.1:0");
+    let machine = TestDaemon::new();
+    let page = machine.start_page("127.0.0.1:0");
     let mut figures = Figures::open(&page, 0);
     assert_eq!(figures.next()["paths"].as_array().map(Vec::len), Some(0));
     machine.start("late", "generate rate=100 | count");
@@ -182,9 +182,9 @@ fn stream_lists_paths_that_start_and_end() {
 
 #[test]
 fn history_holds_the_rates_of_the_last_samples() {
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     let number = machine.start("kept", "generate rate=1000 | count");
-    let page = machine.page("127.0.0.1:0");
+    let page = machine.start_page("127.0.0.1:0");
     let mut figures = Figures::open(&page, number);
     let own = authorization(&page);
     let headers = [("Host", page.host()), ("Authorization", own.as_str())];
@@ -204,28 +204,28 @@ fn history_holds_the_rates_of_the_last_samples() {
 
 #[test]
 fn paths_are_not_queried_without_a_viewer() {
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     let number = machine.start("alone", "generate rate=100 | count");
-    let page = machine.page("127.0.0.1:0");
-    assert!(!page.collects());
+    let page = machine.start_page("127.0.0.1:0");
+    assert!(!page.has_collector_thread());
     let mut figures = Figures::open(&page, number);
     figures.next_counters();
-    assert!(page.collects());
+    assert!(page.has_collector_thread());
     drop(figures);
-    wait_until("the page lets the paths go", || !page.collects());
+    wait_until("the page lets the paths go", || !page.has_collector_thread());
     Figures::open(&page, number).next_counters();
 }
 
 #[test]
 fn unix_socket_admits_its_user_only() {
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     let number = machine.start("local", "generate rate=100 | count");
     let path = machine.path("page.sock");
-    let page = machine.page(&format!("unix:{}", path.display()));
+    let page = machine.start_page(&format!("unix:{}", path.display()));
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let ask = |host: &str| {
         let mut socket = UnixStream::connect(&path).unwrap();
-        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket.set_read_timeout(Some(DATA_TIMEOUT)).unwrap();
         write_request(&mut socket, &format!("/api/plan?path={number}"), &[("Host", host)]);
         read_reply(&mut socket)
     };
@@ -250,10 +250,10 @@ fn unix_socket_admits_its_user_only() {
 
 #[test]
 fn socket_of_a_killed_page_is_replaced() {
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     let listen = format!("unix:{}", machine.path("page.sock").display());
-    drop(machine.page(&listen));
+    drop(machine.start_page(&listen));
     assert!(machine.path("page.sock").exists());
-    let page = machine.page(&listen);
+    let page = machine.start_page(&listen);
     assert_eq!(page.url, listen);
 }

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::Machine;
+use common::TestDaemon;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read, Write};
@@ -22,7 +22,7 @@ use sys::local_socket::{self, Framing};
 use testkit::{need, wait_until};
 
 /// Time without data after which a test fails.
-const LIMIT: Duration = Duration::from_secs(60);
+const DATA_TIMEOUT: Duration = Duration::from_secs(60);
 const ALICE: u32 = 41_501;
 const BOB: u32 = 41_502;
 
@@ -35,13 +35,13 @@ struct Host {
 
 impl Host {
     /// Starts a page whose user processes end after the time `idle`, in ms.
-    fn start(machine: &Machine, listen: &str, idle: &str) -> Self {
+    fn start(machine: &TestDaemon, listen: &str, idle: &str) -> Self {
         Self::start_with(machine, listen, idle, |_| {})
     }
 
     /// Like [`Self::start`], but first applies `change` to the command.
     fn start_with(
-        machine: &Machine,
+        machine: &TestDaemon,
         listen: &str,
         idle: &str,
         change: impl FnOnce(&mut Command),
@@ -54,14 +54,15 @@ impl Host {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let lines = spawn_line_reader(child.stderr.take().unwrap());
         let host = Self { child, lines };
-        host.wait_for("is at");
+        host.wait_for_line("is at");
         host
     }
 
     /// Waits for a line that contains `text` on standard error, and returns the line.
-    fn wait_for(&self, text: &str) -> String {
+    fn wait_for_line(&self, text: &str) -> String {
         loop {
-            let line = self.lines.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("no `{text}`"));
+            let line =
+                self.lines.recv_timeout(DATA_TIMEOUT).unwrap_or_else(|_| panic!("no `{text}`"));
             if line.contains(text) {
                 return line;
             }
@@ -99,7 +100,7 @@ fn spawn_line_reader(stream: ChildStderr) -> Receiver<String> {
 
 /// Copies the programs to a directory in which all users can run them. Returns the path of
 /// `streamline-page`.
-fn install_page_program(machine: &Machine) -> PathBuf {
+fn install_page_program(machine: &TestDaemon) -> PathBuf {
     let copies = machine.path("bin");
     if !copies.exists() {
         fs::create_dir(&copies).unwrap();
@@ -110,12 +111,12 @@ fn install_page_program(machine: &Machine) -> PathBuf {
     copies.join("streamline-page")
 }
 
-fn search_path(machine: &Machine) -> String {
+fn search_path(machine: &TestDaemon) -> String {
     format!("{}:{}", machine.path("bin").display(), std::env::var("PATH").unwrap_or_default())
 }
 
 /// Returns a command that runs a program as a user.
-fn user_command(machine: &Machine, uid: u32, program: &str) -> Command {
+fn user_command(machine: &TestDaemon, uid: u32, program: &str) -> Command {
     let copies = install_page_program(machine);
     let state = machine.path(&format!("state-{uid}"));
     fs::create_dir_all(&state).unwrap();
@@ -127,7 +128,7 @@ fn user_command(machine: &Machine, uid: u32, program: &str) -> Command {
 }
 
 /// Starts a path as a user, and returns its number.
-fn start_path(machine: &Machine, uid: u32, name: &str) -> u32 {
+fn start_path(machine: &TestDaemon, uid: u32, name: &str) -> u32 {
     let mut command = user_command(machine, uid, "streamline");
     let output = command.args(["start", name, "generate rate=500 | count"]).output().unwrap();
     let number = String::from_utf8_lossy(&output.stdout).trim().parse();
@@ -135,7 +136,7 @@ fn start_path(machine: &Machine, uid: u32, name: &str) -> u32 {
 }
 
 /// Returns the URL of the page that `streamline-page` prints for a user.
-fn fetch_url(machine: &Machine, uid: u32, words: &[&str]) -> String {
+fn fetch_url(machine: &TestDaemon, uid: u32, words: &[&str]) -> String {
     let mut command = user_command(machine, uid, "streamline-page");
     let output = command.args(words).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -149,11 +150,11 @@ struct Browser {
 }
 
 impl Browser {
-    fn of(machine: &Machine, uid: u32) -> Self {
-        Self::at(&fetch_url(machine, uid, &[]))
+    fn for_user(machine: &TestDaemon, uid: u32) -> Self {
+        Self::from_url(&fetch_url(machine, uid, &[]))
     }
 
-    fn at(url: &str) -> Self {
+    fn from_url(url: &str) -> Self {
         let (address, token) = url.split_once("/#token=").unwrap();
         let host = address.strip_prefix("http://").unwrap();
         Self { host: host.to_owned(), token: token.to_owned() }
@@ -182,7 +183,7 @@ impl Browser {
         let head =
             format!("GET /api/live HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}");
         write!(socket, "{head}\r\n\r\n").unwrap();
-        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket.set_read_timeout(Some(DATA_TIMEOUT)).unwrap();
         let mut lines = BufReader::new(socket).lines().map(Result::unwrap);
         let data = lines.find_map(|line| line.strip_prefix("data: ").map(str::to_owned)).unwrap();
         let figures: Value = serde_json::from_str(&data).unwrap();
@@ -226,17 +227,17 @@ fn status_field(process: u32, name: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn exists(process: u32) -> bool {
+fn process_exists(process: u32) -> bool {
     Path::new(&format!("/proc/{process}")).exists()
 }
 
 #[test]
 fn two_users_have_their_own_rights_at_the_same_time() {
     let Some(()) = need::require_root() else { return };
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     let (hers, his) = (start_path(&machine, ALICE, "hers"), start_path(&machine, BOB, "his"));
     let _host = Host::start(&machine, "127.0.0.1:0", "60000");
-    let (alice, bob) = (Browser::of(&machine, ALICE), Browser::of(&machine, BOB));
+    let (alice, bob) = (Browser::for_user(&machine, ALICE), Browser::for_user(&machine, BOB));
     assert_eq!(alice.host, bob.host);
     assert_ne!(alice.token, bob.token);
     let both = [("hers", true), ("his", false)].map(|(name, own)| (name.to_owned(), own));
@@ -271,11 +272,11 @@ fn two_users_have_their_own_rights_at_the_same_time() {
 #[test]
 fn token_opens_the_page_of_its_user_only() {
     let Some(()) = need::require_root() else { return };
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     start_path(&machine, ALICE, "hers");
     let host = Host::start(&machine, "127.0.0.1:0", "60000");
-    let alice = Browser::of(&machine, ALICE);
-    let bob = Browser::of(&machine, BOB);
+    let alice = Browser::for_user(&machine, ALICE);
+    let bob = Browser::for_user(&machine, BOB);
     assert_eq!(
         fetch_url(&machine, ALICE, &[]),
         format!("http://{}/#token={}", alice.host, alice.token)
@@ -304,7 +305,7 @@ fn token_opens_the_page_of_its_user_only() {
     assert_eq!(alice.get("/api/plan?path=1").0, 200);
     assert_eq!(bob.get("/api/plan?path=1").0, 400, "not that of the other user");
     // A renewed token revokes the user's old token, and no other.
-    let renewed = Browser::at(&fetch_url(&machine, ALICE, &["--renew"]));
+    let renewed = Browser::from_url(&fetch_url(&machine, ALICE, &["--renew"]));
     assert_ne!(renewed.token, alice.token);
     assert_eq!(alice.get("/api/plan?path=1").0, 401);
     assert_eq!(renewed.get("/api/plan?path=1").0, 200);
@@ -314,9 +315,9 @@ fn token_opens_the_page_of_its_user_only() {
 #[test]
 fn user_process_has_only_the_rights_of_its_user() {
     let Some(()) = need::require_root() else { return };
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     let host = Host::start(&machine, "127.0.0.1:0", "60000");
-    let alice = Browser::of(&machine, ALICE);
+    let alice = Browser::for_user(&machine, ALICE);
     assert_eq!(alice.get("/api/captures").0, 200);
     let [process] = host.processes()[..] else { panic!("{:?}", host.processes()) };
     for ids in ["Uid:", "Gid:"] {
@@ -345,21 +346,21 @@ fn user_process_has_only_the_rights_of_its_user() {
     let shared: Vec<_> = own.iter().filter(|target| of_host.contains(target)).collect();
     assert!(shared.is_empty(), "{shared:?}");
     // A second user gets a separate process.
-    assert_eq!(Browser::of(&machine, BOB).get("/api/captures").0, 200);
+    assert_eq!(Browser::for_user(&machine, BOB).get("/api/captures").0, 200);
     assert_eq!(host.processes().len(), 2);
 }
 
 #[test]
 fn process_of_root_has_the_environment_of_a_login() {
     let Some(()) = need::require_root() else { return };
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     // A service has no home directory, but has a socket to the service manager.
     let service = [("NOTIFY_SOCKET", "/nonexistent/notify"), ("WATCHDOG_USEC", "1")];
     let host = Host::start_with(&machine, "127.0.0.1:0", "60000", |command| {
         command.env_remove("HOME").envs(service);
     });
     let url = fetch_url(&machine, 0, &[]);
-    assert_eq!(Browser::at(&url).get("/api/captures").0, 200);
+    assert_eq!(Browser::from_url(&url).get("/api/captures").0, 200);
     let [process] = host.processes()[..] else { panic!("{:?}", host.processes()) };
     let environment = fs::read(format!("/proc/{process}/environ")).unwrap();
     let environment = String::from_utf8_lossy(&environment);
@@ -373,11 +374,11 @@ fn process_of_root_has_the_environment_of_a_login() {
 #[test]
 fn idle_process_ends_and_starts_with_the_next_request() {
     let Some(()) = need::require_root() else { return };
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     let host = Host::start(&machine, "127.0.0.1:0", "300");
-    let alice = Browser::of(&machine, ALICE);
+    let alice = Browser::for_user(&machine, ALICE);
     assert_eq!(alice.get("/api/captures").0, 200);
-    host.wait_for("the page is not in use");
+    host.wait_for_line("the page is not in use");
     assert!(host.processes().is_empty());
     assert_eq!(alice.get("/api/captures").0, 200, "the token stays");
     // The process runs as long as a browser is connected.
@@ -395,21 +396,21 @@ fn idle_process_ends_and_starts_with_the_next_request() {
     }
     assert_eq!(host.processes(), [process]);
     drop(socket);
-    host.wait_for("the page is not in use");
+    host.wait_for_line("the page is not in use");
 }
 
 #[test]
 fn killed_process_is_reported_and_replaced() {
     let Some(()) = need::require_root() else { return };
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     let host = Host::start(&machine, "127.0.0.1:0", "60000");
-    let (alice, bob) = (Browser::of(&machine, ALICE), Browser::of(&machine, BOB));
+    let (alice, bob) = (Browser::for_user(&machine, ALICE), Browser::for_user(&machine, BOB));
     assert_eq!(alice.get("/api/captures").0, 200);
     let [hers] = host.processes()[..] else { panic!("{:?}", host.processes()) };
     assert_eq!(bob.get("/api/captures").0, 200);
     let his = host.processes().into_iter().find(|process| *process != hers).unwrap();
     send_signal("-KILL", hers);
-    let line = host.wait_for("starts another");
+    let line = host.wait_for_line("starts another");
     assert!(line.contains(&format!("process {hers}")) && line.contains("signal: 9"), "{line}");
     assert_eq!(alice.get("/api/captures").0, 200);
     assert!(host.processes().contains(&his), "the other user's goes on");
@@ -421,17 +422,17 @@ fn killed_process_is_reported_and_replaced() {
 #[test]
 fn process_that_exits_repeatedly_starts_after_a_pause() {
     let Some(()) = need::require_root() else { return };
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     let host = Host::start(&machine, "127.0.0.1:0", "60000");
-    let (alice, bob) = (Browser::of(&machine, ALICE), Browser::of(&machine, BOB));
+    let (alice, bob) = (Browser::for_user(&machine, ALICE), Browser::for_user(&machine, BOB));
     for _ in 0..3 {
         wait_until("it starts", || alice.get("/api/captures").0 == 200);
         let [process] = host.processes()[..] else { panic!("{:?}", host.processes()) };
         send_signal("-KILL", process);
-        host.wait_for(&format!("process {process} has ended"));
+        host.wait_for_line(&format!("process {process} has ended"));
     }
     // The pause also applies to a new token of the user.
-    let renewed = Browser::at(&fetch_url(&machine, ALICE, &["--renew"]));
+    let renewed = Browser::from_url(&fetch_url(&machine, ALICE, &["--renew"]));
     let (status, text) = renewed.get("/api/captures");
     assert!(status == 503 && text.contains("has ended 3 times soon after its start"), "{text}");
     let refused = (0..20).filter(|_| renewed.get("/api/captures").0 == 503).count();
@@ -448,9 +449,9 @@ fn process_that_exits_repeatedly_starts_after_a_pause() {
 fn connections_without_a_request_delay_no_other_user() {
     let Some(()) = need::require_root() else { return };
     let _ = sys::process::raise_descriptor_limit();
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     let _host = Host::start(&machine, "127.0.0.1:0", "60000");
-    let alice = Browser::of(&machine, ALICE);
+    let alice = Browser::for_user(&machine, ALICE);
     let idle: Vec<_> = (0..1100).map(|_| TcpStream::connect(&alice.host).unwrap()).collect();
     assert_eq!(alice.get("/api/captures").0, 200);
     assert_eq!(alice.get("/").0, 200);
@@ -471,16 +472,16 @@ fn connections_without_a_request_delay_no_other_user() {
 #[test]
 fn page_of_a_daemon_ends_with_it() {
     let Some(()) = need::require_root() else { return };
-    let mut machine = Machine::with(&["--page", "127.0.0.1:0"]);
+    let mut machine = TestDaemon::start_with_arguments(&["--page", "127.0.0.1:0"]);
     let page_socket = machine.path("daemon-page").join("io.streamline.page");
     wait_until("the page is open", || page_socket.exists());
-    let alice = Browser::of(&machine, ALICE);
+    let alice = Browser::for_user(&machine, ALICE);
     assert_eq!(alice.get("/api/captures").0, 200);
     let host = processes_named("streamline-page", &machine);
     let [host] = host[..] else { panic!("{host:?}") };
     let [process] = children(host)[..] else { panic!("no process of the user") };
     machine.kill_daemon();
-    wait_until("the page has ended", || !exists(host) && !exists(process));
+    wait_until("the page has ended", || !process_exists(host) && !process_exists(process));
     assert!(!page_socket.exists());
 }
 
@@ -488,10 +489,10 @@ fn page_of_a_daemon_ends_with_it() {
 fn page_of_a_daemon_reports_to_its_log() {
     let Some(()) = need::require_root() else { return };
     let options = ["--page=127.0.0.1:0", "--mount=/nonexistent/mount", "--log=json"];
-    let mut machine = Machine::with(&options);
+    let mut machine = TestDaemon::start_with_arguments(&options);
     let page_socket = machine.path("daemon-page").join("io.streamline.page");
     wait_until("the page is open", || page_socket.exists());
-    assert_eq!(Browser::of(&machine, ALICE).get("/api/captures").0, 200);
+    assert_eq!(Browser::for_user(&machine, ALICE).get("/api/captures").0, 200);
     machine.stop_daemon();
     let log = machine.log();
     let lines =
@@ -511,7 +512,7 @@ fn page_of_a_daemon_reports_to_its_log() {
 #[test]
 fn page_of_a_daemon_restarts_after_exit() {
     let Some(()) = need::require_root() else { return };
-    let machine = Machine::with(&["--page", "127.0.0.1:0"]);
+    let machine = TestDaemon::start_with_arguments(&["--page", "127.0.0.1:0"]);
     let host = || processes_named("streamline-page", &machine);
     wait_until("the page runs", || host().len() == 1);
     let first = host();
@@ -522,12 +523,12 @@ fn page_of_a_daemon_restarts_after_exit() {
         UnixStream::connect(&page_socket)
             .is_err_and(|error| error.kind() != ErrorKind::ConnectionRefused)
     });
-    assert_eq!(Browser::of(&machine, BOB).get("/api/captures").0, 200);
+    assert_eq!(Browser::for_user(&machine, BOB).get("/api/captures").0, 200);
 }
 
 /// Returns the ids of the processes that run the program `name` with the directory of this
 /// machine's daemon as an argument.
-fn processes_named(name: &str, machine: &Machine) -> Vec<u32> {
+fn processes_named(name: &str, machine: &TestDaemon) -> Vec<u32> {
     let daemon = machine.path("daemon").display().to_string();
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -545,7 +546,7 @@ fn users_of_a_unix_socket_have_their_own_rights() {
     let (Some(()), Some(curl)) = (need::require_root(), need::require_command("curl")) else {
         return;
     };
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     start_path(&machine, ALICE, "hers");
     let socket = machine.path("page.sock");
     let listen = format!("unix:{}", socket.display());
@@ -566,14 +567,14 @@ fn users_of_a_unix_socket_have_their_own_rights() {
 #[test]
 fn page_of_a_user_serves_this_user_only() {
     let Some(()) = need::require_root() else { return };
-    let machine = Machine::new();
+    let machine = TestDaemon::new();
     let directory = machine.path(&format!("state-{ALICE}")).join("daemon");
     let mut command = user_command(&machine, ALICE, "streamline-page");
     command.args(["--all-users", "--listen", "127.0.0.1:0", "--socket"]).arg(&directory);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let lines = spawn_line_reader(child.stderr.take().unwrap());
     let host = Host { child, lines };
-    let line = host.wait_for("is at");
+    let line = host.wait_for_line("is at");
     assert!(line.contains(&format!("the page of user {ALICE}")), "{line}");
     let fetch = |uid: u32| {
         let mut command = user_command(&machine, uid, "streamline-page");
@@ -581,7 +582,7 @@ fn page_of_a_user_serves_this_user_only() {
     };
     let url = fetch(ALICE);
     let url = String::from_utf8(url.stdout).unwrap();
-    assert_eq!(Browser::at(url.trim()).get("/api/captures").0, 200);
+    assert_eq!(Browser::from_url(url.trim()).get("/api/captures").0, 200);
     let refused = fetch(BOB);
     assert!(!refused.status.success(), "{refused:?}");
     // The other user gets no token, even if the permissions of the directory allow access.
@@ -616,7 +617,7 @@ fn call_page_socket(directory: &Path, uid: u32, call: &str) -> Value {
 /// Connects to the socket of a page as a user.
 fn connect_to_page_socket(directory: &Path, uid: u32) -> OwnedFd {
     let path = directory.join("io.streamline.page");
-    let connect = || local_socket::connect_to(&path, Framing::Packets, LIMIT);
+    let connect = || local_socket::connect_to(&path, Framing::Packets, DATA_TIMEOUT);
     sys::process::run_as_user((uid, uid), connect).unwrap().unwrap()
 }
 

@@ -28,10 +28,10 @@ use wire::linux_cooked::CookedHeader;
 /// interfaces.
 const INTERFACES_WITH_RINGS_MAX: usize = 64;
 /// Maximum number of interfaces whose rings have the default size.
-const DEFAULT_RINGS_MAX: usize = 3;
-/// Memory for the rings of all interfaces in bytes, if there are more than [`DEFAULT_RINGS_MAX`]
-/// and the program has not set a size.
-const RINGS_SIZE: u64 = 64 << 20;
+const DEFAULT_RING_INTERFACES_MAX: usize = 3;
+/// Memory for the rings of all interfaces in bytes, if there are more than
+/// [`DEFAULT_RING_INTERFACES_MAX`] and the program has not set a size.
+const ALL_RINGS_SIZE: u64 = 64 << 20;
 /// Minimum size in bytes of the rings of one interface for one direction, received or sent.
 const RING_SIZE_MIN: u64 = 512 << 10;
 
@@ -86,8 +86,8 @@ impl AllInterfaces {
 
     /// Makes the packets that have arrived since the last call on interfaces without rings
     /// available to [`Self::next_time`].
-    pub(crate) const fn load(&mut self) {
-        self.remainder.load();
+    pub(crate) const fn load_arrived_packets(&mut self) {
+        self.remainder.allow_next_read();
     }
 
     /// Updates the set of interfaces if the kernel has notified a change. Returns true if the
@@ -156,7 +156,7 @@ impl AllInterfaces {
 
     /// Returns the cooked header of a frame in a ring, and the offset in bytes of the packet in the
     /// frame; `None` if the frame is too short. `bytes` is the beginning of the frame.
-    pub(crate) fn header(
+    pub(crate) fn cooked_header(
         &self,
         frame: &CapturedFrame,
         bytes: &[u8],
@@ -204,9 +204,9 @@ pub(crate) fn is_ethernet(interface: &Interface) -> bool {
 /// default size. `all` is the size that the program has set for the capture, or `None` if it has
 /// set none.
 fn ring_size(all: Option<u64>, interfaces: usize) -> Option<u64> {
-    if all.is_none() && interfaces <= DEFAULT_RINGS_MAX {
+    if all.is_none() && interfaces <= DEFAULT_RING_INTERFACES_MAX {
         return None;
     }
     let rings = 2 * interfaces.max(1) as u64;
-    Some((all.unwrap_or(RINGS_SIZE) / rings).max(RING_SIZE_MIN))
+    Some((all.unwrap_or(ALL_RINGS_SIZE) / rings).max(RING_SIZE_MIN))
 }

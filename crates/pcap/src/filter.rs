@@ -11,7 +11,7 @@ use ebpf::classic::{
     ClassicMetadata, ClassicProgram, Instruction, LinkType, VlanTag, cooked_layout,
     rewrite_for_ethernet, write_numeric_program,
 };
-use streamline::capture::{CapturedFrame, FRAME_MAX};
+use streamline::capture::{CapturedFrame, FRAME_BYTES_MAX};
 use wire::linux_cooked::{CookedHeader, packet_type};
 use wire::vlan;
 
@@ -26,7 +26,7 @@ const TAG_TYPES: [u16; 2] = [vlan::CUSTOMER_TAG, vlan::SERVICE_TAG];
 /// EtherType after it.
 const TAG_SEARCH_END: usize = 18;
 /// Maximum length of an IPv4 header in bytes: the largest result of `ldx 4*([k]&0xf)`.
-const HEADER_MAX: usize = 60;
+const IPV4_HEADER_MAX: usize = 60;
 
 /// The filter program that an expression needs for a live capture.
 #[derive(Clone, Debug)]
@@ -65,9 +65,9 @@ impl Filter {
         interface_index: u32,
     ) -> Option<Self> {
         let program = ClassicProgram::new(instructions).ok()?;
-        let reach = count_examined_bytes(program.instructions()).map_or(FRAME_MAX, |reach| {
+        let reach = count_examined_bytes(program.instructions()).map_or(FRAME_BYTES_MAX, |reach| {
             let with_tag = reach.saturating_add(TAG_RANGE.len()).max(TAG_SEARCH_END);
-            if expects_tags { reach } else { with_tag.min(FRAME_MAX) }
+            if expects_tags { reach } else { with_tag.min(FRAME_BYTES_MAX) }
         });
         Some(Self { program, link, expects_tags, examined_bytes: reach, interface_index })
     }
@@ -135,13 +135,13 @@ impl FilterBuffer {
     /// reject it. `payload` is the beginning of the packet after the cooked header. `length` is the
     /// length of the packet without the header, which is also the length that a filter in the
     /// kernel sees.
-    pub(crate) fn run(
+    pub(crate) fn run_on_cooked_packet(
         &mut self,
         filter: &Filter,
         header: &CookedHeader,
         (payload, length): (&[u8], u32),
     ) -> usize {
-        const HEADER_MAX: usize = 20;
+        const COOKED_HEADER_MAX: usize = 20;
         let metadata = ClassicMetadata {
             packet_type: header.kind,
             protocol: header.protocol,
@@ -151,12 +151,12 @@ impl FilterBuffer {
         };
         let wanted = payload.len().min(filter.examined_bytes);
         self.0.clear();
-        self.0.resize(HEADER_MAX, 0);
+        self.0.resize(COOKED_HEADER_MAX, 0);
         self.0.extend_from_slice(payload.get(..wanted).unwrap_or_default());
         let link = wire::LinkType(u16::try_from(filter.link.0).unwrap_or_default());
-        let header_place = self.0.get_mut(..HEADER_MAX).unwrap_or_default();
+        let header_place = self.0.get_mut(..COOKED_HEADER_MAX).unwrap_or_default();
         let written = header.write_header_before(link, header_place).unwrap_or(0);
-        let packet = self.0.get(HEADER_MAX - written..).unwrap_or_default();
+        let packet = self.0.get(COOKED_HEADER_MAX - written..).unwrap_or_default();
         filter.program.run(packet, length, &metadata) as usize
     }
 }
@@ -180,13 +180,13 @@ fn count_examined_bytes(instructions: &[Instruction]) -> Option<usize> {
         let mode = instruction.code & 0xe0;
         let end = match (class, mode) {
             // An offset beyond every frame reads metadata.
-            (code::LD, code::ABS) if k >= FRAME_MAX => 0,
+            (code::LD, code::ABS) if k >= FRAME_BYTES_MAX => 0,
             (code::LD, code::ABS) => k + 4,
-            (code::LD, code::IND) => k.checked_add(HEADER_MAX + 4)?,
+            (code::LD, code::IND) => k.checked_add(IPV4_HEADER_MAX + 4)?,
             (code::LDX, code::MSH) => k + 1,
             // X has a value that was computed or loaded.
             (code::LDX, code::MEM | code::LEN) => return None,
-            (code::LDX, code::IMM) if k > HEADER_MAX => return None,
+            (code::LDX, code::IMM) if k > IPV4_HEADER_MAX => return None,
             (code::MISC, _) if instruction.code & 0xf8 == code::TAX => return None,
             _ => 0,
         };

@@ -57,7 +57,7 @@ impl KernelFilter {
     /// being read; the filter then stays as it is. Fails with the reason if the filter that remains
     /// in the kernel could reject frames that `filter` accepts. If no filter remains in the kernel,
     /// which then copies all frames, succeeds, and stores the reason in `refusal`.
-    pub(crate) fn set(
+    pub(crate) fn set_kernel_filter(
         &mut self,
         capture: Option<&mut Capture>,
         (filter, wanted): (&Filter, CaptureFilter),
@@ -89,7 +89,8 @@ fn replace(
     if *capture.filter() == wanted {
         return Ok(());
     }
-    let fits = |prepared: &PreparedFilter| *prepared.filter() == wanted && capture.fits(prepared);
+    let fits =
+        |prepared: &PreparedFilter| *prepared.filter() == wanted && capture.can_switch_to(prepared);
     let prepared = match prepared.filter(fits) {
         Some(prepared) => prepared,
         None => capture.prepare_filter(wanted).map_err(|error| error.to_string())?,

@@ -69,13 +69,13 @@ pub(crate) struct LiveCapture {
     /// Number of frames that the interface had dropped before activation, which the statistics of
     /// the handle do not include.
     interface_drops: u64,
-    counts: Counts,
+    counts: FrameCounts,
 }
 
 /// Frame counts at the last read of the rings. `pcap_stats` returns them if it is called in a
 /// signal handler that has interrupted a read.
 #[derive(Debug, Default)]
-struct Counts {
+struct FrameCounts {
     given: AtomicU64,
     /// Packets that the program received from the packet socket of `any`.
     from_socket: AtomicU64,
@@ -151,7 +151,7 @@ impl LiveCapture {
             sender,
             _promiscuous: promiscuous,
             interface_drops: interface_drops(device),
-            counts: Counts::default(),
+            counts: FrameCounts::default(),
         })
     }
 
@@ -231,7 +231,7 @@ impl LiveCapture {
         let wanted = kernel_capture_filter(&filter, self.snapshot);
         let mut reading = lock(&self.reading);
         let mut capture = reading.as_mut().map(|reading| &mut reading.capture);
-        lock(&self.kernel_filter).set(capture.as_deref_mut(), (&filter, wanted))?;
+        lock(&self.kernel_filter).set_kernel_filter(capture.as_deref_mut(), (&filter, wanted))?;
         *lock(&self.filter) = Some(Arc::new(filter));
         if let Some(capture) = capture {
             self.select_new_doorbells(capture);

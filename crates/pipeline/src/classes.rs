@@ -80,7 +80,7 @@ impl ClassSet {
     /// Returns true if the set explicitly names classes within `bounds`, that is, if one of its
     /// ranges lies within them. A plain pipe, `|all` and `|!80` name none, although they contain
     /// these classes.
-    pub fn names_any(&self, bounds: ValueRange) -> bool {
+    pub fn names_class_within(&self, bounds: ValueRange) -> bool {
         self.ranges.iter().any(|range| bounds.contains(*range))
     }
 
@@ -88,8 +88,8 @@ impl ClassSet {
     /// emits the classes in `on_request` only if the set names one of them; otherwise they are
     /// missing from the result.
     #[must_use]
-    pub fn without_unnamed(&self, on_request: Option<ValueRange>) -> Self {
-        match on_request.filter(|bounds| !self.names_any(*bounds)) {
+    pub fn without_unrequested_classes(&self, on_request: Option<ValueRange>) -> Self {
+        match on_request.filter(|bounds| !self.names_class_within(*bounds)) {
             Some(ValueRange { low, high }) => {
                 self.intersection(&Self::range(low, high).complement())
             }

@@ -30,4 +30,4 @@ pub use language::{Diagnostic, Request, parse, render};
 pub use names::quoted_word;
 pub use read::read_request;
 pub use registry::Registry;
-pub use share::Share;
+pub use share::RingSharing;

@@ -97,8 +97,8 @@ fn value_text(parameter: &Parameter, value: &Value) -> String {
         (Value::Number(n), ParameterType::Factor { .. }) => factor_text(*n),
         (Value::Number(n), _) => n.to_string(),
         (Value::Flag(flag), _) => if *flag { "yes" } else { "no" }.to_owned(),
-        (Value::Text(text), _) => quoted_unless_word(text.as_bytes()),
-        (Value::Bytes(bytes), _) => quoted_unless_word(bytes),
+        (Value::Text(text), _) => quoted_if_needed(text.as_bytes()),
+        (Value::Bytes(bytes), _) => quoted_if_needed(bytes),
     }
 }
 
@@ -111,11 +111,11 @@ fn factor_text(millionths: u64) -> String {
 /// Returns a text as one word of a request, quoted if necessary.
 #[must_use]
 pub fn quoted_word(text: &str) -> String {
-    quoted_unless_word(text.as_bytes())
+    quoted_if_needed(text.as_bytes())
 }
 
 /// Returns the text unchanged if it is one word; otherwise quotes it for a request.
-pub(crate) fn quoted_unless_word(bytes: &[u8]) -> String {
+pub(crate) fn quoted_if_needed(bytes: &[u8]) -> String {
     let bare = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-:,%@^~*".contains(byte);
     if !bytes.is_empty() && bytes.iter().all(bare) {
         return bytes.iter().copied().map(char::from).collect();

@@ -16,10 +16,10 @@ mod server;
 pub(crate) mod shared_source;
 pub(crate) mod terms;
 
-pub use server::{offers_prefix, prefix_request};
+pub use server::{build_prefix_request, offers_prefix};
 pub use terms::{
     PREFIX_OPTION, PREFIX_VALUES, SHARED_SOURCE, UnsharedReason, is_private_prefix_requested,
-    is_shared_prefix_requested, source_text,
+    is_shared_prefix_requested, shared_source_text,
 };
 
 /// The ways to split a request into a shared prefix and the rest.

@@ -28,7 +28,7 @@ pub trait Registry {
     }
 
     /// Returns the facts about a source, sink or program; for a filter, [`EndpointFacts::NONE`].
-    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts;
+    fn endpoint_facts(&self, entry: &Description) -> &'static EndpointFacts;
 
     /// Returns all names without duplicates, in the order of `streamline filters`.
     fn names(&self) -> Vec<&'static str>;
@@ -45,7 +45,7 @@ pub trait Registry {
 
     /// Returns true if the calling program provides the entry with this name. Other processes do
     /// not have this entry.
-    fn adds(&self, _name: &str) -> bool {
+    fn is_added_by_program(&self, _name: &str) -> bool {
         false
     }
 
@@ -64,8 +64,8 @@ pub trait Registry {
 
     /// Returns the reader of keys that filters need, or `None` if keys must not be read. All
     /// filters of a request share the reader.
-    fn keys(&self) -> Option<Arc<dyn KeyReader>> {
-        self.base()?.keys()
+    fn key_reader(&self) -> Option<Arc<dyn KeyReader>> {
+        self.base()?.key_reader()
     }
 
     /// Returns the reason why a source with these arguments observes only one direction of
@@ -82,14 +82,14 @@ pub trait Registry {
     }
 
     /// Returns a warning if the arguments are valid but let no block pass; otherwise `None`.
-    fn warning(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+    fn argument_warning(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         entry.analysis.warning.and_then(|warning| warning(arguments))
     }
 
     /// Returns the reason why this entry refuses a combination of valid arguments, for example a
     /// filter expression that does not compile, or two parameters that exclude each other. Returns
     /// `None` if the entry accepts the combination.
-    fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+    fn argument_refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         let made = entry.constructor.and_then(|make| make(arguments).err());
         made.or_else(|| entry.analysis.argument_error.and_then(|refuses| refuses(arguments)))
     }
@@ -127,7 +127,7 @@ impl Registry for RegistryList<'_> {
         sources.find(|entry| entry.name == name)
     }
 
-    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
+    fn endpoint_facts(&self, entry: &Description) -> &'static EndpointFacts {
         let known = self.endpoints.iter().find(|(name, _)| *name == entry.name);
         known.map_or(&EndpointFacts::NONE, |(_, facts)| facts)
     }

@@ -10,7 +10,7 @@ use crate::graph::Graph;
 /// read all of it, so sharing requires consent. The variants are the co-location rules of the
 /// Streamline paper.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub enum Share {
+pub enum RingSharing {
     /// The requests of the user who runs the request.
     #[default]
     User,
@@ -21,7 +21,7 @@ pub enum Share {
     World,
 }
 
-impl Share {
+impl RingSharing {
     /// Parses the value of `--share`. Returns `None` if it is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -44,7 +44,7 @@ impl Share {
 }
 
 /// Formats the value in the syntax of a request.
-impl Display for Share {
+impl Display for RingSharing {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::User => f.write_str("user"),
@@ -61,11 +61,11 @@ mod tests {
     #[test]
     fn valid_share_values_parse_and_others_fail() {
         for text in ["user", "world", "group:adm", "group:27", "group:a-b_c.d$"] {
-            assert_eq!(Share::parse(text).expect(text).to_string(), text);
+            assert_eq!(RingSharing::parse(text).expect(text).to_string(), text);
         }
         let long = format!("group:{}", "x".repeat(33));
         for text in ["", "group", "group:", "group:a b", "group:a/b", "World", long.as_str()] {
-            assert_eq!(Share::parse(text), None, "{text}");
+            assert_eq!(RingSharing::parse(text), None, "{text}");
         }
     }
 }

@@ -315,7 +315,7 @@ fn move_option_to_front(text: &str, stage: Span, words: &[&str]) -> Option<Strin
     let option = words.iter().skip(1).find(is_option)?;
     let remaining: Vec<&str> = words.iter().copied().filter(|word| word != option).collect();
     let known = option.trim_start_matches('-').split('=').next()?;
-    crate::check::OPTIONS.iter().find(|parameter| parameter.name == known)?;
+    crate::check::REQUEST_OPTIONS.iter().find(|parameter| parameter.name == known)?;
     Some(format!("{option} {}", replace_stage(text, stage, &remaining.join(" "))))
 }
 

@@ -8,16 +8,21 @@ use filter::{
 use pipeline::plan::{Machine, plan};
 use pipeline::{Diagnostic, Graph, Registry, read_request};
 
-const LINES: Description = Description {
+const LINES_SOURCE: Description = Description {
     name: "lines",
     kind: FilterKind::Source,
     input_forms: Forms::NONE,
     output_form: OutputForm::Form(Form::Bytes),
     effect: Some(lines_effect),
     parameters: &[
-        Parameter::named("whole", ParameterType::Flag, "no", "no lines"),
-        Parameter::named("speed", ParameterType::Factor { or: "max" }, "max", "how fast"),
-        Parameter::named("block", ParameterType::Size { low: 1, high: 4096 }, "1k", "how long"),
+        Parameter::with_default("whole", ParameterType::Flag, "no", "no lines"),
+        Parameter::with_default("speed", ParameterType::Factor { or: "max" }, "max", "how fast"),
+        Parameter::with_default(
+            "block",
+            ParameterType::Size { low: 1, high: 4096 },
+            "1k",
+            "how long",
+        ),
     ],
     ..Description::FILTER_DEFAULTS
 };
@@ -27,7 +32,7 @@ fn lines_effect(arguments: &Arguments) -> Effect {
     Effect { kind: FilterKind::Source, output_form: OutputForm::Form(form), reads: ReadDepth::All }
 }
 
-const RECORDS: Description = Description {
+const RECORDS_FILTER: Description = Description {
     name: "records",
     kind: FilterKind::Inspection,
     input_forms: Forms::of(&[Form::Record]),
@@ -39,7 +44,7 @@ const SCRUB_FILTER: Description = Description {
     name: "scrub",
     kind: FilterKind::Editing,
     effect: Some(scrub_effect),
-    parameters: &[Parameter::named("look", ParameterType::Flag, "no", "change nothing")],
+    parameters: &[Parameter::with_default("look", ParameterType::Flag, "no", "change nothing")],
     ..Description::FILTER_DEFAULTS
 };
 
@@ -60,12 +65,13 @@ struct ArgumentRegistry;
 
 impl Registry for ArgumentRegistry {
     fn find(&self, name: &str) -> Option<&'static Description> {
-        let own: [&'static Description; 4] = [&LINES, &RECORDS, &SCRUB_FILTER, &PRINT];
+        let own: [&'static Description; 4] =
+            [&LINES_SOURCE, &RECORDS_FILTER, &SCRUB_FILTER, &PRINT];
         let own = own.into_iter().find(|entry| entry.name == name);
         own.or_else(|| filter::catalog::find(name))
     }
 
-    fn endpoint(&self, _: &Description) -> &'static EndpointFacts {
+    fn endpoint_facts(&self, _: &Description) -> &'static EndpointFacts {
         &EndpointFacts::NONE
     }
 

@@ -133,7 +133,7 @@ fn v3_impossible_edits_of_arcs_name_the_reason() {
 #[test]
 fn v3_subtree_is_the_text_that_another_path_would_get() {
     let subtree = |text: &str, node: &str| {
-        let found = pipeline::edit::subtree(text, node).map_err(|why| why.0)?;
+        let found = pipeline::edit::extract_subtree(text, node).map_err(|why| why.0)?;
         let of = |span: &pipeline::language::Span| text[span.start..span.end].to_owned();
         Ok::<_, String>((
             found.text.clone(),

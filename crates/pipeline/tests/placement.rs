@@ -63,20 +63,20 @@ fn append_random_chain(random: &mut Random, line: &mut String, length: usize) {
 /// Returns a cost table with random values.
 fn random_costs(random: &mut Random) -> Costs {
     let mut costs = Costs::default();
-    for (name, value) in costs.numbers() {
+    for (name, value) in costs.named_costs() {
         // These costs are not measured by default.
         let value = if value > 0.0 { value } else { 30.0 };
-        costs.set(name, value * random.next_below(300) as f64 / 100.0);
+        costs.set_field(name, value * random.next_below(300) as f64 / 100.0);
     }
     for filter in FRAME_FILTERS {
         for kernel in [false, true] {
             let (block, byte) =
                 (random.next_below(400) as f64, random.next_below(10) as f64 / 10.0);
-            costs.set_filter(FilterCost { filter: (*filter).to_owned(), kernel, block, byte });
+            costs.set_filter_cost(FilterCost { filter: (*filter).to_owned(), kernel, block, byte });
         }
         if random.one_chance_in(2) {
             let (classes, share) = ("!0".to_owned(), random.next_below(100) as f64 / 100.0);
-            costs.set_share(ArcShare { filter: (*filter).to_owned(), classes, share });
+            costs.set_arc_share(ArcShare { filter: (*filter).to_owned(), classes, share });
         }
     }
     costs
@@ -93,7 +93,8 @@ fn o2_no_edge_leads_back_to_an_earlier_space_or_into_the_kernel() {
     let mut inside = 0;
     for _ in 0..100 {
         let text = random_request(&mut random);
-        let machine = Machine { costs: random_costs(&mut random), ..Machine::with_kernel() };
+        let machine =
+            Machine { costs: random_costs(&mut random), ..Machine::example_with_kernel() };
         for policy in ["", "--policy=deepest "] {
             let plan = plan_without_errors(&format!("{policy}{text}"), &machine);
             let kernel = kernel_node_flags(&plan);
@@ -128,7 +129,7 @@ fn j5_thread_feeding_a_process_precedes_its_reader() {
         "replay a.pcap | tcp untrusted=yes | print",
         "rx eth0 | dport | (|53 exec 'cat' + |80 exec 'cat') | count",
     ] {
-        let plan = plan_without_errors(line, &Machine::with_kernel());
+        let plan = plan_without_errors(line, &Machine::example_with_kernel());
         let processes = plan.graph.nodes_with_ids().filter(|(_, node)| node.has_own_process());
         for (id, node) in processes {
             let placement = &plan.placements[id.0];
@@ -147,7 +148,8 @@ fn o3_cost_policy_is_never_worse_than_deepest_or_threads() {
     for _ in 0..100 {
         // Several threads raise the rate, although they cost more in total.
         let text = format!("--parallel=no {}", random_request(&mut random));
-        let machine = Machine { costs: random_costs(&mut random), ..Machine::with_kernel() };
+        let machine =
+            Machine { costs: random_costs(&mut random), ..Machine::example_with_kernel() };
         let best = plan_without_errors(&text, &machine);
         let cost = best.choice.cost_ns;
         assert!(best.choice.policy == Policy::Cost && best.choice.is_exact, "{text}");
@@ -156,7 +158,7 @@ fn o3_cost_policy_is_never_worse_than_deepest_or_threads() {
         let why = "all in threads".to_owned();
         let refused: Vec<_> =
             sources.map(|node| KernelRefusal { node, why: why.clone() }).collect();
-        let threads = best.replan_without(&machine, &refused).unwrap().unwrap();
+        let threads = best.replan_after_refusals(&machine, &refused).unwrap().unwrap();
         assert!(threads.programs.is_empty());
         for (name, other) in [("deepest", &deepest), ("threads", &threads)] {
             let there = other.choice.cost_ns;
@@ -174,10 +176,11 @@ fn v6_cost_errors_of_50_percent_change_some_plans() {
     let mut changed = 0;
     for _ in 0..100 {
         let text = random_request(&mut random);
-        let machine = Machine { costs: random_costs(&mut random), ..Machine::with_kernel() };
+        let machine =
+            Machine { costs: random_costs(&mut random), ..Machine::example_with_kernel() };
         let mut other = machine.clone();
-        for (name, value) in machine.costs.numbers() {
-            other.costs.set(name, value * (0.5 + random.next_below(101) as f64 / 100.0));
+        for (name, value) in machine.costs.named_costs() {
+            other.costs.set_field(name, value * (0.5 + random.next_below(101) as f64 / 100.0));
         }
         for filter in &mut other.costs.filters {
             filter.block *= 0.5 + random.next_below(101) as f64 / 100.0;
@@ -196,10 +199,15 @@ fn o3_header_search_costs_once_in_the_kernel_and_once_outside() {
             Costs { header_search: look, twin_header_search: twin_look, ..Costs::default() };
         for name in ["ip", "udp", "dport", "ipproto"] {
             for (kernel, block) in [(false, 10.0), (true, 5.0)] {
-                costs.set_filter(FilterCost { filter: name.to_owned(), kernel, block, byte: 0.0 });
+                costs.set_filter_cost(FilterCost {
+                    filter: name.to_owned(),
+                    kernel,
+                    block,
+                    byte: 0.0,
+                });
             }
         }
-        let plan = plan_without_errors(line, &Machine { costs, ..Machine::with_kernel() });
+        let plan = plan_without_errors(line, &Machine { costs, ..Machine::example_with_kernel() });
         kernel_node_flags(&plan).iter().filter(|inside| **inside).count()
     };
     let line = "rx eth0 | ip | udp | match \"Y\" @thread0 | discard";
@@ -214,7 +222,7 @@ fn o3_header_search_costs_once_in_the_kernel_and_once_outside() {
 
 #[test]
 fn o3_request_with_many_branches_is_placed_exactly() {
-    let machine = Machine::with_kernel();
+    let machine = Machine::example_with_kernel();
     let branch = |n: usize| format!("(|{n} bpf \"host 10.0.0.{n}\" | print)");
     let branches: Vec<String> = (1..=30).map(branch).collect();
     let text = format!("rx eth0 | dport | ({})", branches.join(" + "));
@@ -237,14 +245,14 @@ fn random_requests_have_no_errors() {
 
 #[test]
 fn v6_measurements_move_a_filter_and_explain_gives_the_reason() {
-    let machine = Machine::with_kernel();
+    let machine = Machine::example_with_kernel();
     let text = "rx eth0 | ipproto | bpf \"tcp port 80\" | print";
     let first = plan_without_errors(text, &machine);
     assert_eq!(kernel_node_flags(&first), [true, true, true, false]);
     // The twin of `bpf` turned out to be far more expensive than expected.
     let mut slow = machine.clone();
     let filter = "bpf \"tcp port 80\"".to_owned();
-    slow.costs.set_filter(FilterCost { filter, kernel: true, block: 500.0, byte: 0.0 });
+    slow.costs.set_filter_cost(FilterCost { filter, kernel: true, block: 500.0, byte: 0.0 });
     let second = first.replan(&slow).unwrap();
     assert_eq!(kernel_node_flags(&second), [true, true, false, false]);
     let changes = PersistedPlan::from_plan(&first).describe_changes(&second);
@@ -257,18 +265,18 @@ fn v6_measurements_move_a_filter_and_explain_gives_the_reason() {
 
 #[test]
 fn v6_blocks_that_a_filter_refuses_stay_in_the_kernel() {
-    let mut machine = Machine::with_kernel();
+    let mut machine = Machine::example_with_kernel();
     // The twin costs more than the filter in a thread, but passes few blocks.
     let dport = |kernel, block| {
         let filter = "dport".to_owned();
         FilterCost { filter, kernel, block, byte: 0.0 }
     };
-    machine.costs.set_filter(dport(true, 60.0));
-    machine.costs.set_filter(dport(false, 20.0));
+    machine.costs.set_filter_cost(dport(true, 60.0));
+    machine.costs.set_filter_cost(dport(false, 20.0));
     let text = "rx eth0 | dport |53 print";
     assert_eq!(kernel_node_flags(&plan_without_errors(text, &machine)), [true, false, false]);
     let (filter, classes) = ("dport".to_owned(), "53".to_owned());
-    machine.costs.set_share(ArcShare { filter, classes, share: 0.01 });
+    machine.costs.set_arc_share(ArcShare { filter, classes, share: 0.01 });
     let plan = plan_without_errors(text, &machine);
     assert_eq!(kernel_node_flags(&plan), [true, true, false]);
     assert!((plan.flows.1[1] - 0.01).abs() < 1e-9, "{:?}", plan.flows);

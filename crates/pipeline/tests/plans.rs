@@ -19,13 +19,13 @@ use std::path::{Path, PathBuf};
 fn machine_named(name: &str) -> Machine {
     match name {
         "example" => Machine::example(),
-        "open kernel" => Machine::with_kernel(),
+        "open kernel" => Machine::example_with_kernel(),
         "measured" => measured_machine(),
         "costly filters" => costly_machine(2),
         "costly filters, four processors" => costly_machine(4),
         "costly filters, one processor" => costly_machine(1),
         "two caches" => {
-            let near = Processors { allowed: (0..8).collect(), ..Processors::sharing(4) };
+            let near = Processors { allowed: (0..8).collect(), ..Processors::with_shared_cache(4) };
             Machine { processors: 8, path_processors: near, ..Machine::example() }
         }
         "small cache" => Machine { l2: 64 << 10, ..Machine::example() },
@@ -41,14 +41,19 @@ fn measured_machine() -> Machine {
         [("udp", 20.0, 7.0), ("dport", 9.0, 6.0), ("ratelimit", 11.0, 35.0), ("count", 1.0, 1.5)]
     {
         for (kernel, block) in [(false, thread), (true, kernel)] {
-            costs.set_filter(FilterCost { filter: filter.to_owned(), kernel, block, byte: 0.0 });
+            costs.set_filter_cost(FilterCost {
+                filter: filter.to_owned(),
+                kernel,
+                block,
+                byte: 0.0,
+            });
         }
     }
     for (filter, classes, share) in [("udp", "!0", 0.4), ("dport", "53", 0.05)] {
         let (filter, classes) = (filter.to_owned(), classes.to_owned());
-        costs.set_share(ArcShare { filter, classes, share });
+        costs.set_arc_share(ArcShare { filter, classes, share });
     }
-    Machine { costs, ..Machine::with_kernel() }
+    Machine { costs, ..Machine::example_with_kernel() }
 }
 
 /// Returns a machine on which some filters cost much more than a crossing.
@@ -62,14 +67,14 @@ fn costly_machine(processors: usize) -> Machine {
         ("hist", 3_000.0),
     ] {
         let filter = filter.to_owned();
-        costs.set_filter(FilterCost { filter, kernel: false, block, byte: 0.0 });
+        costs.set_filter_cost(FilterCost { filter, kernel: false, block, byte: 0.0 });
     }
-    costs.set_share(ArcShare {
+    costs.set_arc_share(ArcShare {
         filter: "bpf udp".to_owned(),
         classes: "!0".to_owned(),
         share: 0.01,
     });
-    let near = Processors::sharing(processors);
+    let near = Processors::with_shared_cache(processors);
     Machine { processors, path_processors: near, costs, ..Machine::example() }
 }
 
@@ -131,7 +136,11 @@ fn o1_v1_explain_matches_the_golden_files() {
         }
         assert_eq!(text, case.expected, "{}", case.path.display());
         for line in text.lines() {
-            assert!(line.chars().count() <= explain::COLUMNS, "{}: {line}", case.path.display());
+            assert!(
+                line.chars().count() <= explain::TEXT_COLUMNS_MAX,
+                "{}: {line}",
+                case.path.display()
+            );
         }
     }
 }
@@ -151,7 +160,7 @@ fn o9_refused_filters_run_in_the_next_space_with_the_reason() {
     assert_eq!(first.programs[0].steps.len(), 4);
     let why = "R2 invalid mem access 'scalar'".to_owned();
     let refused = [KernelRefusal { node: node("dport"), why: why.clone() }];
-    let second = first.replan_without(&case.machine, &refused).unwrap().unwrap();
+    let second = first.replan_after_refusals(&case.machine, &refused).unwrap().unwrap();
     for (name, kind) in [("udp", SpaceKind::Kernel), ("dport", SpaceKind::Thread)] {
         assert_eq!(second.space_of(node(name)).kind, kind, "{name}");
     }
@@ -161,9 +170,9 @@ fn o9_refused_filters_run_in_the_next_space_with_the_reason() {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains(&format!("kernel: {why}")), "{text}");
     assert!(text.contains("kernel: after `dport`, which the kernel refused"), "{text}");
-    assert!(second.replan_without(&case.machine, &refused).is_none(), "nothing new");
+    assert!(second.replan_after_refusals(&case.machine, &refused).is_none(), "nothing new");
     let all = [KernelRefusal { node: node("rx"), why: "no such interface".to_owned() }];
-    let third = second.replan_without(&case.machine, &all).unwrap().unwrap();
+    let third = second.replan_after_refusals(&case.machine, &all).unwrap().unwrap();
     assert!(third.programs.is_empty() && third.pushdowns.len() == 1);
     assert!(
         third.graph.nodes_with_ids().all(|(id, _)| third.space_of(id).kind == SpaceKind::Thread)
@@ -324,7 +333,7 @@ fn explain_and_dot_name_filters_evaluated_ahead() {
         plan.pushdowns.iter().all(|p| p.filter.is_err() && plan.pushed_filter(p.source).is_none())
     );
     assert!(
-        explain::format_help(&RX, planner_registry().endpoint(&RX))
+        explain::format_help(&RX, planner_registry().endpoint_facts(&RX))
             .contains("    pushdown      the kernel checks the condition of the next filter")
     );
     let bpf = filter::catalog::FILTERS.iter().find(|entry| entry.name == "bpf").unwrap();
@@ -337,7 +346,7 @@ fn explain_and_dot_name_filters_evaluated_ahead() {
 #[test]
 fn every_filter_has_a_help_text() {
     for entry in filter::catalog::FILTERS {
-        let help = explain::format_help(entry, planner_registry().endpoint(entry));
+        let help = explain::format_help(entry, planner_registry().endpoint_facts(entry));
         assert!(help.starts_with(entry.name) && help.contains("Example\n"), "{help}");
         for parameter in entry.parameters {
             assert!(help.contains(&format!("    {}", parameter.name)), "{help}");

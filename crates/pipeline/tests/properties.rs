@@ -6,7 +6,7 @@ mod common;
 use common::{Random, random_writer, read_cases, request_text, trees};
 use pipeline::language::fuzz::check_language;
 use pipeline::language::limits::{
-    CLASSES_MAX, DEPTH_MAX, DIAGNOSTICS_MAX, FILTERS_MAX, MARKS_MAX, TEXT_MAX,
+    DIAGNOSTICS_MAX, FILTERS_MAX, LABEL_CLASSES_MAX, MARKS_MAX, NESTING_DEPTH_MAX, TEXT_MAX,
 };
 use pipeline::language::parse;
 
@@ -176,12 +176,12 @@ fn text_over_each_limit_fails_with_its_own_message() {
         mistakes[0].span.start
     };
     let nested = |depth: usize| format!("{}a{}", "(".repeat(depth), ")".repeat(depth));
-    assert!(parse(&nested(DEPTH_MAX)).1.is_empty());
-    assert_eq!(mistake_start(&nested(DEPTH_MAX + 1), "deeper than 64"), DEPTH_MAX);
-    assert!(parse(&format!("{}a", "!".repeat(DEPTH_MAX))).1.is_empty());
+    assert!(parse(&nested(NESTING_DEPTH_MAX)).1.is_empty());
+    assert_eq!(mistake_start(&nested(NESTING_DEPTH_MAX + 1), "deeper than 64"), NESTING_DEPTH_MAX);
+    assert!(parse(&format!("{}a", "!".repeat(NESTING_DEPTH_MAX))).1.is_empty());
     assert_eq!(
-        mistake_start(&format!("{}a", "!".repeat(DEPTH_MAX + 1)), "deeper than 64"),
-        DEPTH_MAX
+        mistake_start(&format!("{}a", "!".repeat(NESTING_DEPTH_MAX + 1)), "deeper than 64"),
+        NESTING_DEPTH_MAX
     );
 
     let chain = |filters: usize| vec!["a"; filters].join("|");
@@ -195,10 +195,10 @@ fn text_over_each_limit_fails_with_its_own_message() {
     mistake_start(&named(MARKS_MAX + 3), "more than 64 names");
 
     let listed = |classes: usize| format!("a |{} b", vec!["7"; classes].join(","));
-    assert!(parse(&listed(CLASSES_MAX)).1.is_empty());
+    assert!(parse(&listed(LABEL_CLASSES_MAX)).1.is_empty());
     assert_eq!(
-        mistake_start(&listed(CLASSES_MAX + 9), "more than 256 classes"),
-        3 + 2 * CLASSES_MAX
+        mistake_start(&listed(LABEL_CLASSES_MAX + 9), "more than 256 classes"),
+        3 + 2 * LABEL_CLASSES_MAX
     );
 
     let long = |bytes: usize| format!("a{}", " ".repeat(bytes - 1));

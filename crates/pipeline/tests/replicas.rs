@@ -16,7 +16,12 @@ const FILTER_COSTS_NS: [(&str, f64); 4] =
 fn test_machine(processors: usize) -> Machine {
     let mut costs = Costs::default();
     for (filter, block) in FILTER_COSTS_NS {
-        costs.set_filter(FilterCost { filter: filter.to_owned(), kernel: false, block, byte: 0.0 });
+        costs.set_filter_cost(FilterCost {
+            filter: filter.to_owned(),
+            kernel: false,
+            block,
+            byte: 0.0,
+        });
     }
     Machine { processors, costs, ..Machine::example() }
 }

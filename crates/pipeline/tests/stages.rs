@@ -13,7 +13,12 @@ fn costly_machine(processors: usize) -> Machine {
     for (filter, block) in
         [("regex", 2_000.0), ("tcp", 2_000.0), ("http", 2_000.0), ("match", 100.0)]
     {
-        costs.set_filter(FilterCost { filter: filter.to_owned(), kernel: false, block, byte: 0.0 });
+        costs.set_filter_cost(FilterCost {
+            filter: filter.to_owned(),
+            kernel: false,
+            block,
+            byte: 0.0,
+        });
     }
     Machine { processors, costs, ..Machine::example() }
 }

@@ -1,6 +1,6 @@
 //! The contents of the text files. Most of these files contain one value and a newline.
 
-use crate::entries::{DirectoryObject, Key, Text};
+use crate::entries::{DirectoryObject, FileText, ObjectKey};
 use crate::tree::{DirectoryId, NodeIndex, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,25 +13,25 @@ pub type CountersByPath = HashMap<u32, Arc<Counters>>;
 /// `counters` must contain the counters of every path that [`counted_paths`] returns. Returns
 /// `None` if the file does not exist, or if its text depends on other data.
 #[must_use]
-pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String> {
+pub fn file_text(tree: &Tree, key: &ObjectKey, counters: &CountersByPath) -> Option<String> {
     let DirectoryObject::Text(text) = &key.part else { return None };
     let line = |value: &str| Some(format!("{value}\n"));
     let running = || running_spaces(tree, key, counters);
     match text {
-        Text::Readme => Some(README_TEXT.to_owned()),
-        Text::Manual(name) => paths::filter_manual(name),
-        Text::Request => {
+        FileText::Readme => Some(README_TEXT.to_owned()),
+        FileText::Manual(name) => paths::filter_manual(name),
+        FileText::Request => {
             let DirectoryId::Path(path) = &key.place else { return None };
             let of = |view: &&paths::PathView| crate::tree::path_key(view) == *path;
             line(&tree.paths.iter().find(of)?.line)
         }
-        Text::Argument(name) => {
+        FileText::Argument(name) => {
             let (_, node) = tree.first_node(tree.directory(&key.place)?)?;
             let values = node.arguments.iter().filter(|argument| argument.name == *name);
             let lines: Vec<String> = values.map(|argument| argument.value.clone() + "\n").collect();
             (!lines.is_empty()).then(|| lines.concat())
         }
-        Text::Space => {
+        FileText::Space => {
             let mut spaces = Vec::new();
             for member in &tree.directory(&key.place)?.members {
                 let node = tree.node(*member)?;
@@ -45,40 +45,40 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
             spaces.dedup();
             line(&spaces.join(" "))
         }
-        Text::Replicas => {
+        FileText::Replicas => {
             let (_, node) = tree.first_node(tree.directory(&key.place)?)?;
             line(&node.copies.len().max(1).to_string())
         }
-        Text::Hook => {
+        FileText::Hook => {
             let (view, node) = tree.first_node(tree.directory(&key.place)?)?;
             line(&paths::kernel_hooks(&view.line, node).ok()?.join(", "))
         }
-        Text::Process => line(&join_numbers(running().filter_map(|on| on.process))),
-        Text::Processors => line(&join_numbers(running().flat_map(|on| on.processors.clone()))),
-        Text::PlacementReason => {
+        FileText::Process => line(&join_numbers(running().filter_map(|on| on.process))),
+        FileText::Processors => line(&join_numbers(running().flat_map(|on| on.processors.clone()))),
+        FileText::PlacementReason => {
             let (_, node) = tree.first_node(tree.directory(&key.place)?)?;
             let elsewhere = node.elsewhere.iter().map(|why| format!("not in {why}\n"));
             Some(format!("{}\n{}", node.because, elsewhere.collect::<String>()))
         }
-        Text::Blocks => line(&input_totals(tree, key, counters)?.0.to_string()),
-        Text::Bytes => line(&input_totals(tree, key, counters)?.1.to_string()),
-        Text::Lost(reason) => {
+        FileText::Blocks => line(&input_totals(tree, key, counters)?.0.to_string()),
+        FileText::Bytes => line(&input_totals(tree, key, counters)?.1.to_string()),
+        FileText::Lost(reason) => {
             let count = losses(tree, key, counters).get(reason).copied()?;
             line(&count.map_or_else(|| "unknown".to_owned(), |count| count.to_string()))
         }
-        Text::Program => {
+        FileText::Program => {
             let (view, node) = tree.first_node(tree.directory(&key.place)?)?;
             paths::kernel_instruction_listing(&view.line, node).ok()
         }
         // The server produces these texts, because the tree does not contain them.
-        Text::NsPerBlock
-        | Text::Error
-        | Text::Neighbors
-        | Text::Read
-        | Text::Written
-        | Text::Missed
-        | Text::Freeze
-        | Text::State(_) => None,
+        FileText::NsPerBlock
+        | FileText::Error
+        | FileText::Neighbors
+        | FileText::Read
+        | FileText::Written
+        | FileText::Missed
+        | FileText::Freeze
+        | FileText::State(_) => None,
     }
 }
 
@@ -97,7 +97,11 @@ pub fn counted_paths(tree: &Tree, place: &DirectoryId) -> Vec<(u32, u32)> {
 /// Returns the losses in the nodes of a directory: each reason, with the number of blocks lost for
 /// it. The number is `None` if one of the nodes has no counter for the reason.
 #[must_use]
-pub fn losses(tree: &Tree, key: &Key, counters: &CountersByPath) -> BTreeMap<String, Option<u64>> {
+pub fn losses(
+    tree: &Tree,
+    key: &ObjectKey,
+    counters: &CountersByPath,
+) -> BTreeMap<String, Option<u64>> {
     let mut sums = BTreeMap::new();
     let mut add = |loss: &Loss| {
         let sum: &mut Option<u64> = sums.entry(loss.why.clone()).or_insert(Some(0));
@@ -113,7 +117,7 @@ pub fn losses(tree: &Tree, key: &Key, counters: &CountersByPath) -> BTreeMap<Str
 
 /// Returns the total numbers of blocks and bytes that the nodes of a directory have received or
 /// generated. Returns `None` if the directory does not exist.
-fn input_totals(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<(u64, u64)> {
+fn input_totals(tree: &Tree, key: &ObjectKey, counters: &CountersByPath) -> Option<(u64, u64)> {
     tree.directory(&key.place)?;
     let mut sum = (0, 0);
     for_each_filter(tree, key, counters, |filter, _| {
@@ -126,7 +130,7 @@ fn input_totals(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<(u6
 /// Returns the time spent in the filters of a directory, in ns, and the number of blocks that these
 /// filters have received or generated.
 #[must_use]
-pub fn busy_time_and_blocks(tree: &Tree, key: &Key, counters: &CountersByPath) -> (u64, u64) {
+pub fn busy_time_and_blocks(tree: &Tree, key: &ObjectKey, counters: &CountersByPath) -> (u64, u64) {
     let mut sum = (0, 0);
     for_each_filter(tree, key, counters, |filter, _| {
         sum.0 += filter.busy_ns;
@@ -138,7 +142,7 @@ pub fn busy_time_and_blocks(tree: &Tree, key: &Key, counters: &CountersByPath) -
 /// Returns the spaces that run a node of a directory or a replica of such a node.
 fn running_spaces<'c>(
     tree: &'c Tree,
-    key: &Key,
+    key: &ObjectKey,
     counters: &'c CountersByPath,
 ) -> impl Iterator<Item = &'c Space> {
     let members = tree.directory(&key.place).map(|directory| directory.members.as_slice());
@@ -163,7 +167,7 @@ fn join_numbers<N: Ord + ToString>(numbers: impl Iterator<Item = N>) -> String {
 /// or with a part in the kernel, has several sets of counters; calls `each` with each of them.
 fn for_each_filter(
     tree: &Tree,
-    key: &Key,
+    key: &ObjectKey,
     counters: &CountersByPath,
     mut each: impl FnMut(&Filter, &Counters),
 ) {

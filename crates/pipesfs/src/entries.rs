@@ -8,19 +8,19 @@ mod text;
 use crate::tree::{Child, Directory, DirectoryId, STREAM_ENTRIES, Tree};
 use streamline::paths;
 
-pub use text::Text;
+pub use text::FileText;
 
 /// Identity of an object of the file system. The object is a directory of the [`Tree`], or an entry
 /// of such a directory: a file, a link or a fixed subdirectory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Key {
+pub struct ObjectKey {
     /// The directory to which the object belongs.
     pub place: DirectoryId,
     /// The object: the directory itself, or one of its entries.
     pub part: DirectoryObject,
 }
 
-/// The part of a [`Key`] that identifies an object within a directory of the [`Tree`]: the
+/// The part of a [`ObjectKey`] that identifies an object within a directory of the [`Tree`]: the
 /// directory itself, or one of its entries.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum DirectoryObject {
@@ -43,7 +43,7 @@ pub enum DirectoryObject {
     /// A symbolic link to a stream or a directory. The string is the name of the link.
     Link(String),
     /// A file with a text, of the given kind.
-    Text(Text),
+    Text(FileText),
 }
 
 /// A stream of the blocks that leave a node, or of one class of these blocks.
@@ -99,7 +99,7 @@ pub struct Entry {
     /// Name of the entry.
     pub name: String,
     /// The object that the entry names.
-    pub key: Key,
+    pub key: ObjectKey,
 }
 
 /// Name of the space for filters that run in the kernel.
@@ -109,7 +109,7 @@ const STREAMS_DIRECTORY: &str = ".streams";
 /// Name of the stream of events.
 const EVENTS_STREAM: &str = ".events";
 
-impl Key {
+impl ObjectKey {
     /// Returns the key of a directory of the tree.
     #[must_use]
     pub const fn directory(place: DirectoryId) -> Self {
@@ -143,7 +143,7 @@ impl Key {
         Entry { name: name.to_owned(), key: self.sibling(part) }
     }
 
-    fn text_entry(&self, name: &str, text: Text) -> Entry {
+    fn text_entry(&self, name: &str, text: FileText) -> Entry {
         self.entry(name, DirectoryObject::Text(text))
     }
 }
@@ -151,7 +151,7 @@ impl Key {
 impl Tree {
     /// Returns true if an object exists.
     #[must_use]
-    pub fn contains(&self, key: &Key) -> bool {
+    pub fn contains(&self, key: &ObjectKey) -> bool {
         match key.place {
             DirectoryId::Filters | DirectoryId::Machine | DirectoryId::Interface(_) => true,
             DirectoryId::Class(ref path, ref node, _) => {
@@ -163,7 +163,7 @@ impl Tree {
 
     /// Returns true if an object is the directory of a class that no arc carries.
     #[must_use]
-    pub fn is_unlisted_class(&self, key: &Key) -> bool {
+    pub fn is_unlisted_class(&self, key: &ObjectKey) -> bool {
         let is_class = matches!(key.place, DirectoryId::Class(..));
         is_class && key.part == DirectoryObject::Whole && self.directory(&key.place).is_none()
     }
@@ -171,18 +171,18 @@ impl Tree {
     /// Returns true if a file can be opened for writing: a stream, or an argument that a running
     /// filter can change.
     #[must_use]
-    pub fn is_writable(&self, key: &Key) -> bool {
+    pub fn is_writable(&self, key: &ObjectKey) -> bool {
         match &key.part {
             DirectoryObject::Stream(stream) => {
                 stream.from.is_none() && stream.form != StreamForm::Json
             }
-            DirectoryObject::Text(Text::Argument(name)) => self
+            DirectoryObject::Text(FileText::Argument(name)) => self
                 .directory(&key.place)
                 .and_then(|place| self.first_node(place))
                 .is_some_and(|(_, node)| {
                     node.arguments.iter().any(|known| known.name == *name && known.writable)
                 }),
-            DirectoryObject::Text(Text::Freeze) => true,
+            DirectoryObject::Text(FileText::Freeze) => true,
             _ => false,
         }
     }
@@ -191,7 +191,7 @@ impl Tree {
     /// `names` contains the names that cannot be derived from the tree: reasons for losses, or
     /// interfaces of the machine.
     #[must_use]
-    pub fn entries(&self, key: &Key, names: &[String]) -> Option<Vec<Entry>> {
+    pub fn entries(&self, key: &ObjectKey, names: &[String]) -> Option<Vec<Entry>> {
         match (&key.part, &key.place) {
             (DirectoryObject::Whole, _) => {
                 let mut entries = self.fixed_entries(key, names)?;
@@ -202,31 +202,31 @@ impl Tree {
             (DirectoryObject::Config, _) => {
                 let (_, node) = self.first_node(self.directory(&key.place)?)?;
                 let argument = |argument: &paths::Argument| {
-                    key.text_entry(&argument.name, Text::Argument(argument.name.clone()))
+                    key.text_entry(&argument.name, FileText::Argument(argument.name.clone()))
                 };
                 let mut entries: Vec<Entry> = node.arguments.iter().map(argument).collect();
                 entries.dedup_by(|one, other| one.name == other.name);
                 Some(entries)
             }
             (DirectoryObject::Stats, _) => Some(vec![
-                key.text_entry("blocks", Text::Blocks),
-                key.text_entry("bytes", Text::Bytes),
-                key.text_entry("ns_per_block", Text::NsPerBlock),
-                key.text_entry("taken_by_readers", Text::Read),
-                key.text_entry("missed_by_readers", Text::Missed),
-                key.text_entry("written", Text::Written),
+                key.text_entry("blocks", FileText::Blocks),
+                key.text_entry("bytes", FileText::Bytes),
+                key.text_entry("ns_per_block", FileText::NsPerBlock),
+                key.text_entry("taken_by_readers", FileText::Read),
+                key.text_entry("missed_by_readers", FileText::Missed),
+                key.text_entry("written", FileText::Written),
                 key.entry("dropped", DirectoryObject::Dropped),
             ]),
             (DirectoryObject::Dropped, _) => {
                 let lost = |reason: &String| {
-                    key.text_entry(&crate::names::escape(reason), Text::Lost(reason.clone()))
+                    key.text_entry(&crate::names::escape(reason), FileText::Lost(reason.clone()))
                 };
                 Some(names.iter().map(lost).collect())
             }
             (DirectoryObject::State, _) => {
                 let (_, node) = self.first_node(self.directory(&key.place)?)?;
-                let state = |name: &str| key.text_entry(name, Text::State(name.to_owned()));
-                Some(published_name(node).map(state).into_iter().collect())
+                let state = |name: &str| key.text_entry(name, FileText::State(name.to_owned()));
+                Some(published_state_name(node).map(state).into_iter().collect())
             }
             (DirectoryObject::Streams, DirectoryId::Root) => {
                 Some(vec![key.entry(EVENTS_STREAM, DirectoryObject::Events)])
@@ -241,26 +241,27 @@ impl Tree {
 
     /// Returns the entries of a directory that are neither filters nor links between filters.
     /// Returns `None` if the directory does not exist. `names` is as in [`entries`](Self::entries).
-    fn fixed_entries(&self, key: &Key, names: &[String]) -> Option<Vec<Entry>> {
+    fn fixed_entries(&self, key: &ObjectKey, names: &[String]) -> Option<Vec<Entry>> {
         match &key.place {
             DirectoryId::Root => Some(root_entries(key)),
             DirectoryId::Filters => {
-                let manual = |name: &&str| key.text_entry(name, Text::Manual((*name).to_owned()));
+                let manual =
+                    |name: &&str| key.text_entry(name, FileText::Manual((*name).to_owned()));
                 Some(paths::manual_names().iter().map(manual).collect())
             }
             DirectoryId::Machine => {
                 let interface = |name: &String| Entry {
                     name: crate::names::escape(name),
-                    key: Key::directory(DirectoryId::Interface(name.clone())),
+                    key: ObjectKey::directory(DirectoryId::Interface(name.clone())),
                 };
                 Some(names.iter().map(interface).collect())
             }
-            DirectoryId::Interface(_) => Some(vec![key.text_entry("others", Text::Neighbors)]),
-            _ => self.place_entries(key),
+            DirectoryId::Interface(_) => Some(vec![key.text_entry("others", FileText::Neighbors)]),
+            _ => self.node_or_path_entries(key),
         }
     }
 
-    fn place_entries(&self, key: &Key) -> Option<Vec<Entry>> {
+    fn node_or_path_entries(&self, key: &ObjectKey) -> Option<Vec<Entry>> {
         let mut entries = Vec::new();
         let directory = self.directory(&key.place);
         // The directory of a class exists even if no arc carries the class.
@@ -278,28 +279,28 @@ impl Tree {
                 entries.push(key.entry("config", DirectoryObject::Config));
             }
             entries.push(key.entry("stats", DirectoryObject::Stats));
-            if published_name(node).is_some() {
+            if published_state_name(node).is_some() {
                 entries.push(key.entry("state", DirectoryObject::State));
             }
-            entries.push(key.text_entry("place", Text::Space));
+            entries.push(key.text_entry("place", FileText::Space));
             match node.space == KERNEL_SPACE_NAME {
-                true => entries.push(key.text_entry("hook", Text::Hook)),
+                true => entries.push(key.text_entry("hook", FileText::Hook)),
                 false => entries.extend([
-                    key.text_entry("replicas", Text::Replicas),
-                    key.text_entry("process", Text::Process),
-                    key.text_entry("processors", Text::Processors),
+                    key.text_entry("replicas", FileText::Replicas),
+                    key.text_entry("process", FileText::Process),
+                    key.text_entry("processors", FileText::Processors),
                 ]),
             }
-            entries.push(key.text_entry("why", Text::PlacementReason));
+            entries.push(key.text_entry("why", FileText::PlacementReason));
             if has_ebpf_program(node) {
-                entries.push(key.text_entry("program", Text::Program));
+                entries.push(key.text_entry("program", FileText::Program));
             }
             if node.form == "frame" && paths::is_source(&node.filter) {
-                entries.push(key.text_entry("freeze", Text::Freeze));
+                entries.push(key.text_entry("freeze", FileText::Freeze));
             }
         }
         if let DirectoryId::Path(_) = key.place {
-            entries.push(key.text_entry("request", Text::Request));
+            entries.push(key.text_entry("request", FileText::Request));
         }
         debug_assert!(entries.iter().all(|entry| is_fixed_entry_name(&entry.name)), "{entries:?}");
         Some(entries)
@@ -307,7 +308,7 @@ impl Tree {
 
     fn children<'t>(
         &'t self,
-        key: &'t Key,
+        key: &'t ObjectKey,
         directory: &'t Directory,
     ) -> impl Iterator<Item = Entry> + 't {
         directory.children.iter().filter_map(move |(name, child)| {
@@ -315,9 +316,9 @@ impl Tree {
         })
     }
 
-    fn child_key(&self, key: &Key, name: &str, child: &Child) -> Option<Key> {
+    fn child_key(&self, key: &ObjectKey, name: &str, child: &Child) -> Option<ObjectKey> {
         Some(match child {
-            Child::Directory(at) => Key::directory(self.directories.get(*at)?.place.clone()),
+            Child::Directory(at) => ObjectKey::directory(self.directories.get(*at)?.place.clone()),
             Child::Link(_) => key.sibling(DirectoryObject::Link(name.to_owned())),
         })
     }
@@ -339,7 +340,7 @@ impl Tree {
 
     /// Returns the target of a symbolic link, or `None` if the link does not exist.
     #[must_use]
-    pub fn target(&self, key: &Key) -> Option<String> {
+    pub fn link_target(&self, key: &ObjectKey) -> Option<String> {
         let DirectoryObject::Link(name) = &key.part else { return None };
         let directory = self.directory(&key.place);
         match directory.and_then(|directory| directory.child(name)) {
@@ -364,20 +365,20 @@ fn has_ebpf_program(node: &paths::NodeDetails) -> bool {
 }
 
 /// Returns the name under which a filter publishes its state, or `None` if it publishes none.
-fn published_name(node: &paths::NodeDetails) -> Option<&str> {
+fn published_state_name(node: &paths::NodeDetails) -> Option<&str> {
     let state = node.arguments.iter().find(|argument| argument.name == "state")?;
     Some(state.value.as_str()).filter(|name| !name.is_empty())
 }
 
-fn root_entries(key: &Key) -> Vec<Entry> {
+fn root_entries(key: &ObjectKey) -> Vec<Entry> {
     vec![
-        key.text_entry("README", Text::Readme),
-        key.text_entry(".error", Text::Error),
+        key.text_entry("README", FileText::Readme),
+        key.text_entry(".error", FileText::Error),
         // The events are behind a link, because a program that reads every file of the tree would
         // never reach their end.
         key.entry(EVENTS_STREAM, DirectoryObject::Link(EVENTS_STREAM.to_owned())),
-        Entry { name: ".filters".to_owned(), key: Key::directory(DirectoryId::Filters) },
-        Entry { name: ".machine".to_owned(), key: Key::directory(DirectoryId::Machine) },
+        Entry { name: ".filters".to_owned(), key: ObjectKey::directory(DirectoryId::Filters) },
+        Entry { name: ".machine".to_owned(), key: ObjectKey::directory(DirectoryId::Machine) },
     ]
 }
 

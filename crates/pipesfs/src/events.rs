@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use streamline::paths::{Client, ClientError, Event, mask_hidden_characters};
+use streamline::paths::{Client, ClientError, PathListEvent, mask_hidden_characters};
 use sys::eventfd::EventFd;
 
 /// A handle to a thread that writes the events of the daemon to a pipe. Dropping this value ends
@@ -20,7 +20,7 @@ impl Drop for EventFollower {
 
 /// Starts to follow the events that the daemon reports over this connection. Returns a pipe that
 /// carries a line for each running path, and then a line for each event.
-pub fn follow(client: Client) -> Result<(OwnedFd, EventFollower), ClientError> {
+pub fn follow_events(client: Client) -> Result<(OwnedFd, EventFollower), ClientError> {
     client.watch_paths()?;
     let (reader, writer) = sys::descriptor::pipe()?;
     let stop = Arc::new(EventFd::new()?);
@@ -52,7 +52,7 @@ fn write_events(client: &Client, mut output: File, stop: &EventFd) {
 
 /// Formats an event as a line: its kind, the path's number, the owner, the name or `-`, and the
 /// request.
-fn event_line(event: &Event) -> String {
+fn event_line(event: &PathListEvent) -> String {
     let path = &event.path;
     let name = path.name.as_deref().map_or_else(|| "-".to_owned(), mask_hidden_characters);
     let request = path.line.as_deref().unwrap_or("-").replace('\n', " ");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const STORED_USERS_MAX: usize = 4096;
 /// Age from which a reason is shown together with its age, because a later failure may have stored
 /// no reason.
-const AGE_IN_TEXT_MIN: Duration = Duration::from_secs(5);
+const PUBLISHED_AGE_MIN: Duration = Duration::from_secs(5);
 
 /// For each user, the reason for the latest failure, and the time of this failure.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub struct LatestFailures(Mutex<HashMap<u32, (String, Instant)>>);
 
 impl LatestFailures {
     /// Stores the reason for a user's latest failure and replaces any earlier reason.
-    pub fn set(&self, uid: u32, why: String) {
+    pub fn set_failure(&self, uid: u32, why: String) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= STORED_USERS_MAX {
             known.clear();
@@ -28,15 +28,17 @@ impl LatestFailures {
     /// Returns the reason for a user's latest failure as a line of text, with its age unless it is
     /// recent. Returns an empty string if no reason is stored.
     #[must_use]
-    pub fn line(&self, uid: u32) -> String {
+    pub fn latest_failure_line(&self, uid: u32) -> String {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&uid).map_or_else(String::new, |(why, since)| line(why, since.elapsed()))
+        known
+            .get(&uid)
+            .map_or_else(String::new, |(why, since)| format_failure_line(why, since.elapsed()))
     }
 }
 
-fn line(why: &str, age: Duration) -> String {
+fn format_failure_line(why: &str, age: Duration) -> String {
     let seconds = age.as_secs();
-    match (age < AGE_IN_TEXT_MIN, seconds / 60) {
+    match (age < PUBLISHED_AGE_MIN, seconds / 60) {
         (true, _) => format!("{why}\n"),
         (false, 0) => format!("{why} ({seconds} s ago)\n"),
         (false, minutes) => format!("{why} ({minutes} min ago)\n"),
@@ -49,7 +51,8 @@ mod tests {
 
     #[test]
     fn b1_text_of_an_old_failure_has_its_age() {
-        let lines = [0, 4, 5, 59, 60, 7200].map(|age| line("gone", Duration::from_secs(age)));
+        let lines = [0, 4, 5, 59, 60, 7200]
+            .map(|age| format_failure_line("gone", Duration::from_secs(age)));
         let expected = ["", "", " (5 s ago)", " (59 s ago)", " (1 min ago)", " (120 min ago)"];
         assert_eq!(lines, expected.map(|age| format!("gone{age}\n")));
     }

@@ -1,46 +1,46 @@
 //! Inode numbers. An object has an inode number from the kernel's first reference to it until the
 //! kernel has dropped all references.
 
-use crate::entries::{DirectoryObject, Key};
+use crate::entries::{DirectoryObject, ObjectKey};
 use crate::tree::DirectoryId;
 use std::collections::HashMap;
 
 /// Inode number of the root.
-pub const ROOT: u64 = 1;
+pub const ROOT_INODE: u64 = 1;
 
 /// The objects to which the kernel has references, with their inode numbers.
 #[derive(Debug)]
 pub struct InodeTable {
-    numbers: HashMap<Key, u64>,
-    objects: HashMap<u64, Known>,
+    numbers: HashMap<ObjectKey, u64>,
+    objects: HashMap<u64, ReferencedObject>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Known {
-    key: Key,
+struct ReferencedObject {
+    key: ObjectKey,
     /// Number of references that the kernel holds.
     references: u64,
 }
 
 impl Default for InodeTable {
     fn default() -> Self {
-        let root = Key::directory(DirectoryId::Root);
-        let numbers = HashMap::from([(root.clone(), ROOT)]);
-        let objects = HashMap::from([(ROOT, Known { key: root, references: 1 })]);
-        Self { numbers, objects, next: ROOT + 1 }
+        let root = ObjectKey::directory(DirectoryId::Root);
+        let numbers = HashMap::from([(root.clone(), ROOT_INODE)]);
+        let objects = HashMap::from([(ROOT_INODE, ReferencedObject { key: root, references: 1 })]);
+        Self { numbers, objects, next: ROOT_INODE + 1 }
     }
 }
 
 impl InodeTable {
     /// Returns the object with an inode number, or `None` if the number is not assigned.
     #[must_use]
-    pub fn key(&self, inode: u64) -> Option<Key> {
+    pub fn key(&self, inode: u64) -> Option<ObjectKey> {
         self.objects.get(&inode).map(|known| known.key.clone())
     }
 
     /// Returns the inode number of an object, and adds a reference.
-    pub fn reference(&mut self, key: &Key) -> u64 {
+    pub fn add_reference(&mut self, key: &ObjectKey) -> u64 {
         let number = match key.part {
             // Each open of a stream gets a separate inode.
             DirectoryObject::Stream(_) => self.next,
@@ -50,20 +50,23 @@ impl InodeTable {
             self.next += 1;
         }
         let known = self.objects.entry(number);
-        known.or_insert_with(|| Known { key: key.clone(), references: 0 }).references += 1;
+        known.or_insert_with(|| ReferencedObject { key: key.clone(), references: 0 }).references +=
+            1;
         number
     }
 
     /// Returns the inode number of an object without adding a reference, for listings. Returns
     /// `u64::MAX`, which means "unknown", if the object has no inode number.
     #[must_use]
-    pub fn peek(&self, key: &Key) -> u64 {
+    pub fn peek_inode(&self, key: &ObjectKey) -> u64 {
         self.numbers.get(key).copied().unwrap_or(u64::MAX)
     }
 
     /// Drops references to an object. An object without references loses its inode number.
     pub fn forget(&mut self, inode: u64, references: u64) {
-        let Some(known) = self.objects.get_mut(&inode).filter(|_| inode != ROOT) else { return };
+        let Some(known) = self.objects.get_mut(&inode).filter(|_| inode != ROOT_INODE) else {
+            return;
+        };
         known.references = known.references.saturating_sub(references);
         if known.references == 0
             && let Some(known) = self.objects.remove(&inode)
@@ -75,7 +78,7 @@ impl InodeTable {
 
     /// Makes the object get a new inode number at its next lookup. Called when the entry of the
     /// object was removed from its directory.
-    pub fn detach(&mut self, key: &Key) {
+    pub fn detach(&mut self, key: &ObjectKey) {
         self.numbers.remove(key);
     }
 
@@ -112,30 +115,34 @@ mod tests {
     #[test]
     fn b1_object_keeps_its_number_until_it_is_forgotten() {
         let mut inodes = InodeTable::default();
-        let (one, other) =
-            (Key::directory(DirectoryId::Filters), Key::directory(DirectoryId::Machine));
-        let first = inodes.reference(&one);
-        assert_eq!(inodes.reference(&one), first);
-        assert_ne!(inodes.reference(&other), first);
+        let (one, other) = (
+            ObjectKey::directory(DirectoryId::Filters),
+            ObjectKey::directory(DirectoryId::Machine),
+        );
+        let first = inodes.add_reference(&one);
+        assert_eq!(inodes.add_reference(&one), first);
+        assert_ne!(inodes.add_reference(&other), first);
         inodes.forget(first, 1);
         assert_eq!(inodes.key(first), Some(one.clone()));
         inodes.forget(first, 1);
         assert_eq!(inodes.key(first), None);
-        assert_ne!(inodes.reference(&one), first, "a number is not used twice");
-        inodes.forget(ROOT, 5);
-        assert!(inodes.key(ROOT).is_some());
+        assert_ne!(inodes.add_reference(&one), first, "a number is not used twice");
+        inodes.forget(ROOT_INODE, 5);
+        assert!(inodes.key(ROOT_INODE).is_some());
     }
 
     #[test]
     fn b1_renumbered_object_stays_valid_under_its_old_number() {
         let mut inodes = InodeTable::default();
-        let (one, other) =
-            (Key::directory(DirectoryId::Filters), Key::directory(DirectoryId::Machine));
-        let number = inodes.reference(&one);
+        let (one, other) = (
+            ObjectKey::directory(DirectoryId::Filters),
+            ObjectKey::directory(DirectoryId::Machine),
+        );
+        let number = inodes.add_reference(&one);
         let places = HashMap::from([(one.place.clone(), other.place.clone())]);
         inodes.update_moved_objects(&places);
         inodes.renumber(&places);
-        assert_ne!(inodes.reference(&other), number);
+        assert_ne!(inodes.add_reference(&other), number);
         assert_eq!(inodes.key(number), Some(other));
         inodes.forget(number, 1);
         assert_eq!(inodes.key(number), None);
@@ -147,16 +154,16 @@ mod tests {
         for _ in 0..32 {
             let mut inodes = InodeTable::default();
             let places = [DirectoryId::Filters, DirectoryId::Machine];
-            let [one, other] = places.clone().map(Key::directory);
+            let [one, other] = places.clone().map(ObjectKey::directory);
             let there = HashMap::from([(places[0].clone(), places[1].clone())]);
-            let old = inodes.reference(&one);
+            let old = inodes.add_reference(&one);
             inodes.update_moved_objects(&there);
             inodes.renumber(&there);
-            let new = inodes.reference(&other);
+            let new = inodes.add_reference(&other);
             assert_ne!(new, old);
             inodes.update_moved_objects(&HashMap::from([(places[1].clone(), places[0].clone())]));
-            assert_eq!(inodes.peek(&one), new);
-            assert_eq!(inodes.peek(&other), u64::MAX, "nothing is left behind");
+            assert_eq!(inodes.peek_inode(&one), new);
+            assert_eq!(inodes.peek_inode(&other), u64::MAX, "nothing is left behind");
             assert_eq!((inodes.key(old), inodes.key(new)), (Some(one.clone()), Some(one.clone())));
         }
     }
@@ -164,18 +171,20 @@ mod tests {
     #[test]
     fn b1_moved_object_keeps_its_number_and_removed_one_loses_it() {
         let mut inodes = InodeTable::default();
-        let (one, other) =
-            (Key::directory(DirectoryId::Filters), Key::directory(DirectoryId::Machine));
-        let number = inodes.reference(&one);
+        let (one, other) = (
+            ObjectKey::directory(DirectoryId::Filters),
+            ObjectKey::directory(DirectoryId::Machine),
+        );
+        let number = inodes.add_reference(&one);
         inodes.update_moved_objects(&HashMap::from([(one.place.clone(), other.place.clone())]));
         assert_eq!(inodes.key(number), Some(other.clone()));
-        assert_eq!(inodes.reference(&other), number);
+        assert_eq!(inodes.add_reference(&other), number);
         inodes.detach(&other);
-        let again = inodes.reference(&other);
+        let again = inodes.add_reference(&other);
         assert_ne!(again, number);
         inodes.forget(number, 2);
         assert_eq!(
-            inodes.reference(&other),
+            inodes.add_reference(&other),
             again,
             "the old number does not take the new one along"
         );

@@ -76,7 +76,7 @@ pub fn filter_name(filter: &str, arguments: &[&str]) -> String {
 /// Returns a name for a new entry of a directory that no other entry has: the escaped name, if
 /// possible. If this name is empty, too long, or taken according to `is_taken`, appends the number,
 /// as in `count#7`.
-pub fn free_name(escaped: String, number: u64, is_taken: impl Fn(&str) -> bool) -> String {
+pub fn unused_name(escaped: String, number: u64, is_taken: impl Fn(&str) -> bool) -> String {
     let mut name = escaped;
     if name.len() > ESCAPED_NAME_MAX {
         let end =
@@ -144,7 +144,7 @@ mod tests {
     fn b1_equal_and_long_names_get_numbers() {
         let mut taken = vec!["all".to_owned()];
         let mut take = |escaped: &str, number| {
-            let name = free_name(escaped.to_owned(), number, |name| is_in(&taken, name));
+            let name = unused_name(escaped.to_owned(), number, |name| is_in(&taken, name));
             taken.push(name.clone());
             name
         };
@@ -171,7 +171,7 @@ mod tests {
             let mut names: Vec<String> = Vec::new();
             for (number, text) in texts.iter().enumerate() {
                 let is_taken = |name: &str| ["a", "all"].contains(&name) || is_in(&names, name);
-                let name = free_name(escape(text), number as u64, is_taken);
+                let name = unused_name(escape(text), number as u64, is_taken);
                 names.push(name);
             }
             let unique: HashSet<&String> = names.iter().collect();

@@ -41,7 +41,7 @@ pub struct Snapshot {
 
 /// Two samples of a path's counters, with the time of the second sample: (time, first counters,
 /// second counters).
-type Samples = (Instant, Arc<Counters>, Arc<Counters>);
+type CounterSamples = (Instant, Arc<Counters>, Arc<Counters>);
 
 /// The latest counters of a path.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub struct SnapshotCache {
     /// Latest counters of each path, by path number.
     counters: Mutex<HashMap<u32, CachedCounters>>,
     /// Two samples of each path's counters, from which rates are computed, by path number.
-    samples: Mutex<HashMap<u32, Samples>>,
+    samples: Mutex<HashMap<u32, CounterSamples>>,
     /// Idle connections to paths, for reuse by later queries.
     connections: IdleConnections,
     changed: Mutex<ChangedPaths>,
@@ -183,7 +183,7 @@ impl SnapshotCache {
 
     /// Queries one path again after an edit. Blocks until the path has replied, or until a time
     /// limit.
-    pub fn update(&self, number: u32) -> Arc<Snapshot> {
+    pub fn update_path(&self, number: u32) -> Arc<Snapshot> {
         let client = lock(&self.client);
         let updated = self.update_over_idle_connection(number);
         drop(client);
@@ -206,16 +206,16 @@ impl SnapshotCache {
         };
         let updated = reply
             .filter(|_| version(planned) == version(&self.latest()))
-            .and_then(|reply| self.replace(number, |view| view.view_after_change(reply)));
+            .and_then(|reply| self.replace_path_view(number, |view| view.view_after_change(reply)));
         drop(client);
-        updated.unwrap_or_else(|| self.update(number))
+        updated.unwrap_or_else(|| self.update_path(number))
     }
 
     /// Queries one path over an idle connection. Returns `None` if there is no such connection or
     /// the query fails. The caller must hold the lock of `client`.
     fn update_over_idle_connection(&self, number: u32) -> Option<Arc<Snapshot>> {
         let to = self.take_idle_connection(number)?;
-        let updated = self.replace(number, |view| paths::requery_path(&to, view).ok())?;
+        let updated = self.replace_path_view(number, |view| paths::requery_path(&to, view).ok())?;
         self.store_idle_connection(to);
         Some(updated)
     }
@@ -223,7 +223,7 @@ impl SnapshotCache {
     /// Publishes a snapshot that contains a new view of one path. `view` computes the new view from
     /// the old one. Returns `None` if the path is unknown or `view` returns `None`. The caller must
     /// hold the lock of `client`.
-    fn replace(
+    fn replace_path_view(
         &self,
         number: u32,
         view: impl FnOnce(&PathView) -> Option<PathView>,
@@ -264,7 +264,7 @@ impl SnapshotCache {
         let generation = before.generation + u64::from(!same);
         let tree = match same {
             true => Arc::clone(&before.tree),
-            false => Arc::new(Tree::after(views, &before.tree)),
+            false => Arc::new(Tree::from_paths_and_previous(views, &before.tree)),
         };
         if !same {
             // Counters refer to nodes by index, and the nodes have changed.

@@ -7,7 +7,7 @@ mod ends;
 mod moves;
 mod taps;
 
-pub use ends::{StreamEnd, StreamEnds};
+pub use ends::{EndedTap, EndedTaps};
 pub use moves::StreamContinuation;
 pub use taps::TapConnection;
 
@@ -16,7 +16,7 @@ use crate::events::EventFollower;
 use crate::failures::LatestFailures;
 use crate::protocol::{REPLY_HEADER_LENGTH, Reply, errno};
 use crate::totals::Totals;
-use crate::transfer::{PIPE_SIZE, StreamInput, StreamRead};
+use crate::transfer::{PIPE_READ_BYTES_MAX, StreamInput, StreamRead};
 use crate::tree::DirectoryId;
 use moves::StreamMove;
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ pub struct Streams {
     watcher: EpollWatcher,
     open: Mutex<HashMap<u64, OpenStream>>,
     /// Channel to the thread that examines ended taps.
-    ends: mpsc::Sender<StreamEnd>,
+    ends: mpsc::Sender<EndedTap>,
     failures: Arc<LatestFailures>,
 }
 
@@ -49,7 +49,7 @@ struct OpenStream {
     failed: Option<bool>,
     /// Bytes that the tap had not yet sent when its path ended; `None` if there are none. Readers
     /// of the stream receive these bytes after the bytes of `input`.
-    rest: Option<Rest>,
+    rest: Option<RemainingBytes>,
     /// True if an earlier tap of the stream skipped blocks or truncated messages, before the
     /// stream's node moved to another path.
     is_incomplete: bool,
@@ -74,7 +74,7 @@ struct OpenStream {
 /// The last bytes of a stream, which its tap had not yet written to the pipe or ring when the path
 /// ended.
 #[derive(Debug)]
-struct Rest {
+struct RemainingBytes {
     /// Sealed memory file with these bytes.
     file: File,
     /// Number of bytes of the file that have been sent to readers.
@@ -110,17 +110,14 @@ struct WaitingRead {
 }
 
 /// Event bits of poll(2): data can be read.
-const READABLE: u32 = 0x001 | 0x040;
+const READABLE_EVENTS: u32 = 0x001 | 0x040;
 /// Event bit of poll(2): the other end has been closed.
-const CLOSED: u32 = 0x010;
+const HANGUP_EVENT: u32 = 0x010;
 
 impl Streams {
     /// Creates an empty set of streams. Also returns the receiver for
     /// [`examine_ended_taps`](Self::examine_ended_taps).
-    pub fn new(
-        device: Arc<File>,
-        failures: Arc<LatestFailures>,
-    ) -> sys::Result<(Self, StreamEnds)> {
+    pub fn new(device: Arc<File>, failures: Arc<LatestFailures>) -> sys::Result<(Self, EndedTaps)> {
         let (ends, endings) = mpsc::channel();
         let (open, watcher) = (Mutex::default(), EpollWatcher::new()?);
         let streams = Self { device, watcher, open, ends, failures };
@@ -173,7 +170,7 @@ impl Streams {
         match read {
             StreamRead::End => {
                 stream.waiting_reads.push(WaitingRead { unique, size });
-                return self.examine(handle, stream);
+                return self.hand_over_ended_stream(handle, stream);
             }
             StreamRead::Failed => return reply.error(errno::EIO),
             StreamRead::Sent(_) => return,
@@ -246,14 +243,14 @@ impl Streams {
             match stream.reply(reply, size) {
                 StreamRead::Sent(_) => {}
                 StreamRead::Empty => break,
-                StreamRead::End => return self.examine(handle, stream),
+                StreamRead::End => return self.hand_over_ended_stream(handle, stream),
                 StreamRead::Failed => reply.error(errno::EIO),
             }
             stream.waiting_reads.remove(0);
         }
         if let Some(wake) = stream.poll_number.filter(|_| stream.events() != 0) {
             stream.poll_number = None;
-            Reply::wake(&self.device, wake);
+            Reply::wake_poll_callers(&self.device, wake);
         }
         if stream.waiting_reads.is_empty() && stream.poll_number.is_none() {
             stream.is_watched = false;
@@ -294,21 +291,21 @@ impl OpenStream {
     /// Returns the event bits that poll(2) reports for the stream at present.
     fn events(&mut self) -> u32 {
         let (readable, ended) = self.input.poll_readable_and_ended();
-        (u32::from(readable) * READABLE) | (u32::from(ended) * CLOSED)
+        (u32::from(readable) * READABLE_EVENTS) | (u32::from(ended) * HANGUP_EVENT)
     }
 }
 
-impl Rest {
+impl RemainingBytes {
     /// Replies with up to `size` remaining bytes, or with the end of the stream. Does not block.
     fn reply(&mut self, reply: Reply<'_>, size: u32, failed: bool) -> StreamRead {
-        let mut bytes = vec![0; REPLY_HEADER_LENGTH + (size as usize).min(PIPE_SIZE)];
+        let mut bytes = vec![0; REPLY_HEADER_LENGTH + (size as usize).min(PIPE_READ_BYTES_MAX)];
         let room = bytes.get_mut(REPLY_HEADER_LENGTH..).unwrap_or_default();
         match self.file.read_at(room, self.bytes_read) {
             Ok(0) if size > 0 => reply_end_of_stream(reply, failed),
             Ok(length) => {
                 self.bytes_read += length as u64;
                 bytes.truncate(REPLY_HEADER_LENGTH + length);
-                reply.message(bytes);
+                reply.send_message(bytes);
                 StreamRead::Sent(length)
             }
             Err(_) => reply_end_of_stream(reply, true),

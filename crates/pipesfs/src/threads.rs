@@ -18,10 +18,10 @@ pub(crate) struct RequestThreadPool<R = Request> {
     name: &'static str,
     threads_max: usize,
     started: usize,
-    shared: Arc<Shared<R>>,
+    shared: Arc<SharedPoolState<R>>,
 }
 
-struct Shared<R> {
+struct SharedPoolState<R> {
     queue: Mutex<RequestQueue<R>>,
     execute: Box<dyn Fn(&R) + Send + Sync>,
 }
@@ -42,7 +42,7 @@ impl<R: Send + 'static> RequestThreadPool<R> {
         execute: impl Fn(&R) + Send + Sync + 'static,
     ) -> Self {
         let queue = RequestQueue { requests: VecDeque::new(), idle: Vec::new(), is_closed: false };
-        let shared = Shared { queue: Mutex::new(queue), execute: Box::new(execute) };
+        let shared = SharedPoolState { queue: Mutex::new(queue), execute: Box::new(execute) };
         Self { name, threads_max, started: 0, shared: Arc::new(shared) }
     }
 
@@ -90,7 +90,7 @@ impl<R> Drop for RequestThreadPool<R> {
     }
 }
 
-impl<R> Shared<R> {
+impl<R> SharedPoolState<R> {
     /// Removes and returns the next request. Blocks while the queue is empty. Returns `None` if the
     /// queue is empty and closed.
     fn next_request(&self, wake: &Arc<Condvar>) -> Option<R> {

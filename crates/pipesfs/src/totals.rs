@@ -52,10 +52,12 @@ pub struct TotalsByDirectory(Mutex<HashMap<DirectoryId, Arc<Totals>>>);
 impl TotalsByDirectory {
     /// Returns the counters of a directory of `tree`. A directory without counters gets new ones,
     /// which start at 0.
-    pub fn at(&self, place: &DirectoryId, tree: &Tree) -> Arc<Totals> {
+    pub fn directory_totals(&self, place: &DirectoryId, tree: &Tree) -> Arc<Totals> {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if places.len() >= STORED_TOTALS_MAX {
-            places.retain(|place, _| tree.contains(&crate::entries::Key::directory(place.clone())));
+            places.retain(|place, _| {
+                tree.contains(&crate::entries::ObjectKey::directory(place.clone()))
+            });
         }
         Arc::clone(places.entry(place.clone()).or_default())
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use streamline::paths::{Notification, ReaderState, TapRingReader};
 
 /// Maximum number of bytes that are read from a pipe at once.
-pub const PIPE_SIZE: usize = 512 << 10;
+pub const PIPE_READ_BYTES_MAX: usize = 512 << 10;
 
 /// The outcome of a nonblocking read of a stream.
 #[derive(Debug)]
@@ -53,10 +53,10 @@ impl StreamInput {
                     let length = available.min(size as usize);
                     // The ring does not advance if the reply fails, so the next read returns the
                     // same bytes.
-                    if !reply.shared(ring, length) {
+                    if !reply.send_from_ring(ring, length) {
                         return StreamRead::Failed;
                     }
-                    if ring.take(length) {
+                    if ring.release_bytes(length) {
                         // A failed notification is ignored: the path has exited.
                         let _ = sys::local_socket::send_nonblocking(&self.pipe, &[0], &[]);
                     }
@@ -103,7 +103,7 @@ fn next_notification(socket: &File) -> Notification {
 }
 
 fn reply_from_pipe(mut pipe: &File, reply: Reply<'_>, size: usize) -> StreamRead {
-    let available = sys::pipe::readable_length(pipe).unwrap_or(0).min(PIPE_SIZE);
+    let available = sys::pipe::readable_length(pipe).unwrap_or(0).min(PIPE_READ_BYTES_MAX);
     // The pipe is read even if it has no bytes, because only a read distinguishes an empty pipe
     // from a closed one.
     let mut message = vec![0; REPLY_HEADER_LENGTH + available.max(1).min(size)];
@@ -113,7 +113,7 @@ fn reply_from_pipe(mut pipe: &File, reply: Reply<'_>, size: usize) -> StreamRead
             Ok(0) if size > 0 => StreamRead::End,
             Ok(length) => {
                 message.truncate(REPLY_HEADER_LENGTH + length);
-                reply.message(message);
+                reply.send_message(message);
                 StreamRead::Sent(length)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => StreamRead::Empty,

@@ -13,7 +13,7 @@ mod parents;
 mod places;
 mod reserved;
 
-use crate::names::{escape, filter_name, free_name};
+use crate::names::{escape, filter_name, unused_name};
 use groups::NodeGroups;
 use parents::{Parents, first_parents, top_nodes};
 pub(crate) use reserved::STREAM_ENTRIES;
@@ -147,20 +147,20 @@ pub struct Tree {
 }
 
 /// Name of the source of a path that starts as an empty stream.
-pub const EMPTY_STREAM_SOURCE: &str = "stream";
+pub const EMPTY_PATH_SOURCE_NAME: &str = "stream";
 
 impl Tree {
     /// Creates the tree of these paths. If several paths claim a name, root's paths get it first,
     /// then the other paths in ascending order of their numbers.
     #[must_use]
     pub fn new(paths: Vec<PathView>) -> Self {
-        Self::after(paths, &Self::default())
+        Self::from_paths_and_previous(paths, &Self::default())
     }
 
     /// Creates the tree of these paths as the successor of `before`. A node with several parents
     /// stays below the same parent as in `before`, as long as there is an arc from that parent.
     #[must_use]
-    pub fn after(mut paths: Vec<PathView>, before: &Self) -> Self {
+    pub fn from_paths_and_previous(mut paths: Vec<PathView>, before: &Self) -> Self {
         sort_paths(&mut paths);
         // The capacity suffices for most changes, which add or remove one node.
         let count = before.directories.len() + 1;
@@ -209,12 +209,12 @@ impl Tree {
         for (path, parents) in parents.iter().enumerate() {
             let Some(name) = self.paths[path].path.name.clone() else { continue };
             let place = DirectoryId::Path(path_key(&self.paths[path]));
-            let name = self.free_name(0, escape(&name), self.paths[path].path.number.into());
+            let name = self.unused_name(0, escape(&name), self.paths[path].path.number.into());
             let at = self.add((place, name), 0, Vec::new(), PATH_ENTRIES);
             self.set_owner_and_start(at, path);
             let top = top_nodes(&self.paths[path].nodes, parents);
             if let [node] = top.as_slice()
-                && self.paths[path].nodes[*node].filter == EMPTY_STREAM_SOURCE
+                && self.paths[path].nodes[*node].filter == EMPTY_PATH_SOURCE_NAME
             {
                 // A path that started as an empty stream shares one directory with the node
                 // `stream`.
@@ -291,7 +291,7 @@ impl Tree {
             return *known;
         }
         let name = class_name(class);
-        let name = self.free_name(at, name, 0);
+        let name = self.unused_name(at, name, 0);
         let members = self.directories[at].members.clone();
         let path = members.first().map(|member| member.path);
         let added = self.add((place, name), at, members, NODE_ENTRIES);
@@ -308,9 +308,12 @@ impl Tree {
         if self.places.contains_key(&place) {
             return;
         }
-        let number =
-            if parent == 0 { self.paths[first.path].path.number.into() } else { id(node, first) };
-        let name = self.free_name(parent, node_name(node), number);
+        let number = if parent == 0 {
+            self.paths[first.path].path.number.into()
+        } else {
+            node_id_or_index(node, first)
+        };
+        let name = self.unused_name(parent, node_name(node), number);
         let at = self.add((place, name), parent, members.clone(), NODE_ENTRIES);
         self.set_owner_and_start(at, first.path);
         for member in members {
@@ -320,10 +323,10 @@ impl Tree {
     }
 
     /// Returns an unused name for a new entry of a directory.
-    fn free_name(&self, parent: usize, escaped: String, number: u64) -> String {
+    fn unused_name(&self, parent: usize, escaped: String, number: u64) -> String {
         let parent = &self.directories[parent];
         let is_taken = |name: &str| parent.reserved.contains(&name) || parent.child(name).is_some();
-        free_name(escaped, number, is_taken)
+        unused_name(escaped, number, is_taken)
     }
 
     fn add(
@@ -379,7 +382,7 @@ fn node_key(node: &NodeDetails) -> NodeKey {
     node.id.map_or_else(|| NodeKey::Name(node.name.clone()), NodeKey::Number)
 }
 
-fn id(node: &NodeDetails, member: NodeIndex) -> u64 {
+fn node_id_or_index(node: &NodeDetails, member: NodeIndex) -> u64 {
     node.id.unwrap_or(member.node as u64)
 }
 

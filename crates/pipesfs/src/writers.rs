@@ -106,7 +106,7 @@ impl Writers {
     /// Replies to a write whose path has ended: with the number of bytes that the socket had
     /// accepted or, if it had accepted none, with EPIPE.
     fn refuse(&self, reply: Reply<'_>, write: &WaitingWrite, (uid, ended): (u32, &InputClosed)) {
-        self.failures.set(uid, ended.to_string());
+        self.failures.set_failure(uid, ended.to_string());
         match write.written {
             0 => reply.error(errno::EPIPE),
             written => reply.written(written),
@@ -153,7 +153,7 @@ impl Writers {
         let mut open = self.lock();
         let Some(writer) = open.get_mut(&handle) else { return false };
         writer.is_closed = true;
-        if writer.end() {
+        if writer.send_end_message() {
             self.remove(&mut open, handle);
         } else {
             self.watch(handle, writer);
@@ -187,9 +187,9 @@ impl Writers {
         }
         if let Some(wake) = writer.poll_number.filter(|_| writer.events() != 0) {
             writer.poll_number = None;
-            Reply::wake(&self.device, wake);
+            Reply::wake_poll_callers(&self.device, wake);
         }
-        if writer.is_closed && writer.waiting_writes.is_empty() && writer.end() {
+        if writer.is_closed && writer.waiting_writes.is_empty() && writer.send_end_message() {
             return self.remove(&mut open, handle);
         }
         if writer.waiting_writes.is_empty() && writer.poll_number.is_none() && !writer.is_closed {
@@ -245,9 +245,9 @@ impl WaitingWrite {
 impl OpenWriter {
     /// Tells the path, with an end message, that the writer has ended. Returns false if the socket
     /// has no room for the message now.
-    fn end(&mut self) -> bool {
+    fn send_end_message(&mut self) -> bool {
         // A path that has ended needs no end message.
-        self.socket.end().unwrap_or(true)
+        self.socket.end_session().unwrap_or(true)
     }
 
     /// Returns the current event bits for poll(2). If the path has ended, the file counts as

@@ -54,7 +54,7 @@ impl CommandError {
     /// Returns the number of the edge whose full ring prevented the execution of the command, or
     /// `None` if this error has another reason.
     #[must_use]
-    pub const fn full_ring(&self) -> Option<usize> {
+    pub const fn full_ring_edge(&self) -> Option<usize> {
         match self {
             Self::RingFull { edge, .. } => Some(*edge),
             _ => None,
@@ -163,14 +163,17 @@ impl CommandQueue {
     /// Borrows the space from its thread, which then blocks until the borrower returns the space.
     /// Waits for at most `limit` until the space accepts the request. After that, waits without a
     /// time limit until the current pass ends.
-    pub fn borrow(self: &Arc<Self>, limit: Duration) -> Result<ExclusiveBorrow, CommandError> {
+    pub fn borrow_space(
+        self: &Arc<Self>,
+        limit: Duration,
+    ) -> Result<ExclusiveBorrow, CommandError> {
         let ((to, receiver), (back, goes)) = (mpsc::sync_channel(1), mpsc::sync_channel(1));
         let request = BorrowRequest { to, back: goes };
         self.send(move |space: &mut Space| space.request_borrow(request))?
             .wait_for_result(limit)?;
         // The space sends itself to the borrower before its next pass.
         let space = receiver.recv().map_err(|_| CommandError::Ended)?;
-        space.note_lent();
+        space.report_space_lent();
         Ok(ExclusiveBorrow { space, back })
     }
 
@@ -258,7 +261,7 @@ impl CommandQueue {
         // While the lock is held the thread cannot end, so its id is not reused.
         let inbox = self.lock_inbox();
         let thread = Some(self.thread.load(Ordering::Relaxed)).filter(|id| *id > 0 && !inbox.ended);
-        Some(task::pin(Some(thread?), processors))
+        Some(task::pin_thread(Some(thread?), processors))
     }
 }
 
@@ -320,7 +323,7 @@ impl BorrowRequest {
 impl ExclusiveBorrow {
     /// Returns the space to its thread, which then resumes its passes.
     pub fn give_back(self) {
-        self.space.note_progress();
+        self.space.report_progress();
         // The thread is blocked in `lend`.
         let _ = self.back.send(self.space);
     }

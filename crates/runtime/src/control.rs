@@ -16,7 +16,7 @@ use sys::eventfd::EventFd;
 /// State through which a path controls its spaces, which poll it: stop requests, position requests,
 /// and events.
 #[derive(Debug)]
-pub struct Control {
+pub struct PathControl {
     stopped: Arc<AtomicBool>,
     /// Number of position requests so far, modulo 2³². A change tells each space to store the
     /// positions of its sources.
@@ -33,7 +33,7 @@ pub struct Control {
     input_event: Mutex<Option<Arc<EventFd>>>,
 }
 
-/// An event that a space reports to the listener of its path ([`Control::set_listener`]).
+/// An event that a space reports to the listener of its path ([`PathControl::set_listener`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ControlEvent {
     /// The first blocks of the path have arrived, from any source.
@@ -80,7 +80,7 @@ pub struct SourceProgress {
     pub is_final: bool,
 }
 
-impl Control {
+impl PathControl {
     /// Creates the control state for a path that is not stopped. Fails if no eventfd can be
     /// created.
     pub fn new() -> sys::Result<Self> {
@@ -123,14 +123,14 @@ impl Control {
 
     /// Notifies `event` once, after the next pass of any space that has input. Replaces the event
     /// of an earlier call.
-    pub fn notify_after_input(&self, event: &Arc<EventFd>) {
+    pub fn set_input_event(&self, event: &Arc<EventFd>) {
         *self.lock_input_event() = Some(Arc::clone(event));
         // Relaxed suffices: a mutex guards the event. A space may miss the flag in its current
         // pass, but finishes that pass before it executes any command that is sent after this call.
         self.awaits_input.store(true, Ordering::Relaxed);
     }
 
-    /// Notifies the event that [`Self::notify_after_input`] set. Called after each pass with input;
+    /// Notifies the event that [`Self::set_input_event`] set. Called after each pass with input;
     /// costs one load if no event is set.
     #[inline]
     pub(crate) fn notify_input_event(&self) {
@@ -245,7 +245,7 @@ impl Control {
     }
 }
 
-impl AsFd for Control {
+impl AsFd for PathControl {
     /// Returns a descriptor that becomes readable when the path is stopped.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()

@@ -165,7 +165,7 @@ impl SpaceCounters {
     ) -> Self {
         let operands: HashSet<usize> = nodes.iter().flat_map(operand_node_indices).collect();
         let counted = nodes.iter().enumerate().map(|(number, node)| {
-            let program = node.process();
+            let program = node.exec_process();
             let source = match &node.operator {
                 Operator::Source(_)
                     if program.is_none_or(|program| program.is_first_in_request()) =>
@@ -266,7 +266,7 @@ fn call_edge(from: &Node, arc: &GraphArc, nodes: &[Node]) -> Edge {
     let to = &nodes[arc.to];
     let kind = match arc.is_back {
         true => EdgeKind::Back,
-        false if to.is_process_input() || from.process().is_some() => EdgeKind::Pipe,
+        false if to.is_process_input() || from.exec_process().is_some() => EdgeKind::Pipe,
         false => EdgeKind::Call,
     };
     Edge {
@@ -378,7 +378,7 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
     }
     add(DropReason::Evicted, counts.evicted);
     add(DropReason::NoRoom, counts.no_room);
-    node.writers.iter().flat_map(|port| port.lost()).for_each(|(why, amount)| add(why, amount));
+    node.writers.iter().flat_map(|port| port.losses()).for_each(|(why, amount)| add(why, amount));
     add(DropReason::Failed, node.flow.failed);
     add(DropReason::BeyondCount, node.flow.beyond_count);
     let mut sunk = node.flow.accepted_by_sink;
@@ -403,7 +403,7 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
         made: match is_source || node.taken.is_empty() {
             // The counters of a source include blocks that writers have added.
             true => given,
-            false => counts.made + node.written(),
+            false => counts.made + node.written_amount(),
         },
         passed: Amount {
             blocks: node.flow.routed.blocks + sunk.blocks,
@@ -419,7 +419,7 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
         busy_ns: node.flow.busy_ns,
         calls: node.flow.calls,
         operand: false,
-        program: node.process().is_some(),
+        program: node.exec_process().is_some(),
         ring: reader_ring(node),
         kept: None,
     }

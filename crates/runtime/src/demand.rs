@@ -20,7 +20,7 @@ pub struct PathEdges {
 /// A tracker of the demand for blocks in a path. It knows the nodes that accept no more blocks, and
 /// finds out whether routes around them remain.
 #[derive(Debug, Default)]
-pub struct Demand {
+pub struct DemandTracker {
     state: Mutex<DemandState>,
 }
 
@@ -33,7 +33,7 @@ struct DemandState {
     closed: Vec<usize>,
 }
 
-impl Demand {
+impl DemandTracker {
     /// Replaces the edges and sources of the path. Closed nodes that remain in the graph stay
     /// closed.
     pub fn set_path_edges(&self, links: PathEdges) {

@@ -38,8 +38,8 @@ pub struct LatencyGauge {
     /// Part of the path's latency bound that blocks may use at this gauge, in nanoseconds.
     share_ns: u64,
     /// Number of the block that the gauge of a ring is watching, counted from 1. If the value is 0,
-    /// no block is watched, and the writer may choose one. [`CLOSED`] means that the reader will
-    /// take no more blocks.
+    /// no block is watched, and the writer may choose one. [`READER_CLOSED`] means that the reader
+    /// will take no more blocks.
     watched: AtomicU64,
     /// Monotonic time, in nanoseconds, at which the writer stamped the watched block, just before
     /// it put the block into the ring.
@@ -59,7 +59,7 @@ pub struct LatencyGauge {
 }
 
 /// Value of [`LatencyGauge::watched`] once the reader takes no more blocks.
-const CLOSED: u64 = u64::MAX;
+const READER_CLOSED: u64 = u64::MAX;
 
 /// A gauge that measures the age of blocks, by comparing their times with the clock.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ pub struct AgeGauge {
 
 /// The latencies measured in a path, and the number of breaches.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Latency {
+pub struct LatencyReport {
     /// Latency bound that the request sets, in nanoseconds.
     pub asked_ns: u64,
     /// Number of breaches that [`LatencyBudget::take_breach`] has returned so far. All late blocks
@@ -102,7 +102,7 @@ pub struct GaugeLatency {
     pub worst_ns: u64,
 }
 
-impl Latency {
+impl LatencyReport {
     /// Adds the latency measurements of another process that runs the same request. Merges
     /// measurements whose gauges have the same name.
     pub fn add(&mut self, other: Self) {
@@ -157,10 +157,10 @@ impl LatencyBudget {
 
     /// Returns the measurements, or `None` if the path has no bound. `now` is monotonic time in
     /// nanoseconds.
-    pub fn measurements(&self, now: u64) -> Option<Latency> {
+    pub fn measurements(&self, now: u64) -> Option<LatencyReport> {
         let asked_ns = self.bound_ns.load(Ordering::Relaxed);
         let breaches = self.breaches.load(Ordering::Relaxed);
-        let mut latency = Latency { asked_ns, breaches, ..Latency::default() };
+        let mut latency = LatencyReport { asked_ns, breaches, ..LatencyReport::default() };
         self.with_gauges(|gauges| {
             for gauge in gauges {
                 let list = if gauge.end_to_end { &mut latency.sinks } else { &mut latency.waits };
@@ -227,7 +227,7 @@ impl LatencyGauge {
     /// Begins to watch the block with this number, counted from 1, and records the current time as
     /// its stamp. Does nothing if a block is already being watched, or if the gauge is closed. Must
     /// be called before the block is put into the ring.
-    pub fn stamp(&self, number: u64) {
+    pub fn watch_block(&self, number: u64) {
         if self.watched.load(Ordering::Relaxed) == 0 {
             self.since.store(sys::clock::monotonic_ns(), Ordering::Relaxed);
             // SYNC POINT: block watched; pairs with the Acquire in `measure_watched_block` and in
@@ -255,20 +255,20 @@ impl LatencyGauge {
         self.left_since.store(if more { now } else { 0 }, Ordering::Relaxed);
         if is_watched {
             let ns = now.saturating_sub(self.since.load(Ordering::Relaxed));
-            self.record(1, u64::from(ns > self.share_ns), ns);
+            self.record_measurements(1, u64::from(ns > self.share_ns), ns);
             // Relaxed suffices: the writer only tests for 0, and writes `since` before its next
             // Release.
             self.watched.store(0, Ordering::Relaxed);
         } else if left > 0 && now.saturating_sub(left) > self.share_ns {
             // This is a lower bound, because the time at which the block was put is unknown.
-            self.record(1, 1, now - left);
+            self.record_measurements(1, 1, now - left);
         }
     }
 
     /// Closes the gauge when the reader stops taking blocks. Unread blocks then no longer count as
     /// waiting.
     pub fn close(&self) {
-        self.watched.store(CLOSED, Ordering::Relaxed);
+        self.watched.store(READER_CLOSED, Ordering::Relaxed);
         self.left_since.store(0, Ordering::Relaxed);
     }
 
@@ -278,14 +278,14 @@ impl LatencyGauge {
     fn waiting_ns(&self, now: u64) -> u64 {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let since = match self.watched.load(Ordering::Acquire) {
-            0 | CLOSED => u64::MAX,
+            0 | READER_CLOSED => u64::MAX,
             _ => self.since.load(Ordering::Relaxed),
         };
         let left = Some(self.left_since.load(Ordering::Relaxed)).filter(|left| *left > 0);
         now.saturating_sub(since.min(left.unwrap_or(u64::MAX)))
     }
 
-    fn record(&self, measured: u64, exceeded: u64, worst_ns: u64) {
+    fn record_measurements(&self, measured: u64, exceeded: u64, worst_ns: u64) {
         self.measured.fetch_add(measured, Ordering::Relaxed);
         self.exceeded.fetch_add(exceeded, Ordering::Relaxed);
         self.worst_ns.fetch_max(worst_ns, Ordering::Relaxed);
@@ -337,7 +337,7 @@ impl AgeGauge {
     /// Measures the age, at time `now`, of the blocks that a source has emitted. Skips holes and
     /// blocks without a time.
     pub fn measure_emitted_blocks(&self, columns: &Columns, now: Time) {
-        self.measure(columns, columns.live(), now);
+        self.measure(columns, columns.live_lanes(), now);
     }
 
     fn measure(&self, columns: &Columns, mask: LaneMask, now: Time) {
@@ -355,7 +355,7 @@ impl AgeGauge {
             exceeded += u64::from(age > self.gauge.share_ns);
             worst = worst.max(age);
         }
-        self.gauge.record(measured, exceeded, worst);
+        self.gauge.record_measurements(measured, exceeded, worst);
     }
 }
 
@@ -365,11 +365,11 @@ mod tests {
     use abi::{BlockMetadata, Class, DbufId, Extent, Marks, RichPointer};
     use filter::Block;
 
-    const MS: u64 = 1_000_000;
+    const NS_PER_MS: u64 = 1_000_000;
 
     fn example_budget() -> LatencyBudget {
         let budget = LatencyBudget::default();
-        budget.set_bound(10 * MS);
+        budget.set_bound(10 * NS_PER_MS);
         budget
     }
 
@@ -377,17 +377,17 @@ mod tests {
     fn v14_wait_over_share_is_counted_and_over_bound_is_a_breach() {
         let budget = example_budget();
         let (ring, sink) = (
-            budget.add_wait_gauge("a → b".to_owned(), 4 * MS),
+            budget.add_wait_gauge("a → b".to_owned(), 4 * NS_PER_MS),
             budget.add_sink_gauge("b".to_owned()),
         );
-        ring.record(3, 1, 5 * MS);
-        sink.record(64, 0, 9 * MS);
+        ring.record_measurements(3, 1, 5 * NS_PER_MS);
+        sink.record_measurements(64, 0, 9 * NS_PER_MS);
         assert_eq!(budget.take_breach(0), None, "others needed less than their share");
-        ring.record(1, 1, 12 * MS);
-        sink.record(64, 7, 14 * MS);
+        ring.record_measurements(1, 1, 12 * NS_PER_MS);
+        sink.record_measurements(64, 7, 14 * NS_PER_MS);
         let breach = budget.take_breach(0).expect("older than the bound");
-        assert_eq!(breach.late_sink, Some(("b".to_owned(), 14 * MS)));
-        assert_eq!(breach.worst_wait, Some(("a → b".to_owned(), 12 * MS, 4 * MS)));
+        assert_eq!(breach.late_sink, Some(("b".to_owned(), 14 * NS_PER_MS)));
+        assert_eq!(breach.worst_wait, Some(("a → b".to_owned(), 12 * NS_PER_MS, 4 * NS_PER_MS)));
         assert_eq!(budget.take_breach(0), None, "it has been told");
         let latency = budget.measurements(0).expect("there is a bound");
         let line = |name: &str, share_ns, measured, exceeded, worst_ns| GaugeLatency {
@@ -397,24 +397,24 @@ mod tests {
             exceeded,
             worst_ns,
         };
-        assert_eq!(latency.waits, [line("a → b", 4 * MS, 4, 2, 12 * MS)]);
-        assert_eq!(latency.sinks, [line("b", 10 * MS, 128, 7, 14 * MS)]);
-        assert_eq!((latency.asked_ns, latency.breaches), (10 * MS, 1));
+        assert_eq!(latency.waits, [line("a → b", 4 * NS_PER_MS, 4, 2, 12 * NS_PER_MS)]);
+        assert_eq!(latency.sinks, [line("b", 10 * NS_PER_MS, 128, 7, 14 * NS_PER_MS)]);
+        assert_eq!((latency.asked_ns, latency.breaches), (10 * NS_PER_MS, 1));
     }
 
     #[test]
     fn v14_gauge_watches_one_block_and_reports_a_stuck_one() {
         let budget = example_budget();
-        let ring = budget.add_wait_gauge("a → b".to_owned(), 4 * MS);
-        ring.stamp(1);
+        let ring = budget.add_wait_gauge("a → b".to_owned(), 4 * NS_PER_MS);
+        ring.watch_block(1);
         let since = ring.since.load(Ordering::Relaxed);
-        ring.stamp(65);
+        ring.watch_block(65);
         assert_eq!(ring.watched.load(Ordering::Relaxed), 1, "the first is under way");
-        assert_eq!(budget.take_breach(since + 10 * MS), None, "not longer than the whole");
-        let breach = budget.take_breach(since + 11 * MS).expect("nobody takes it");
+        assert_eq!(budget.take_breach(since + 10 * NS_PER_MS), None, "not longer than the whole");
+        let breach = budget.take_breach(since + 11 * NS_PER_MS).expect("nobody takes it");
         assert_eq!(
             (breach.late_sink, breach.worst_wait),
-            (None, Some(("a → b".to_owned(), 11 * MS, 4 * MS)))
+            (None, Some(("a → b".to_owned(), 11 * NS_PER_MS, 4 * NS_PER_MS)))
         );
         ring.measure_watched_block(0, false);
         assert_eq!(ring.measured.load(Ordering::Relaxed), 0, "it is not among these");
@@ -424,10 +424,10 @@ mod tests {
         assert_eq!(ring.waiting_ns(left + 3), 3, "those that were left wait");
         ring.measure_watched_block(128, false);
         assert_eq!(ring.waiting_ns(u64::MAX), 0, "none is left");
-        ring.stamp(129);
+        ring.watch_block(129);
         ring.close();
         assert_eq!(budget.measurements(u64::MAX).map(|latency| latency.waits[0].measured), Some(1));
-        ring.stamp(130);
+        ring.watch_block(130);
         assert_eq!(ring.waiting_ns(u64::MAX), 0, "nobody takes any more");
     }
 
@@ -438,16 +438,19 @@ mod tests {
         let mut batch = Batch::empty();
         for (pointer, time) in [
             (RichPointer::hole(0), 1),
-            (RichPointer::new(DbufId::new(1).unwrap(), Extent::new(0, 9), Class::YES), 600 * MS),
+            (
+                RichPointer::new(DbufId::new(1).unwrap(), Extent::new(0, 9), Class::YES),
+                600 * NS_PER_MS,
+            ),
         ] {
             let context = BlockMetadata { time, ..BlockMetadata::default() };
-            let marks = Marks::bare(pointer.length());
+            let marks = Marks::for_plain_block(pointer.length());
             batch.push(Block { pointer, frame: &[], marks, context }, 0).unwrap();
         }
-        gauge.measure(batch.columns(), batch.live(), 601 * MS);
+        gauge.measure(batch.columns(), batch.live_lanes(), 601 * NS_PER_MS);
         assert_eq!(budget.take_breach(0), None);
         let latency = budget.measurements(0).expect("there is a bound");
-        assert_eq!((latency.sinks[0].measured, latency.sinks[0].worst_ns), (1, MS));
+        assert_eq!((latency.sinks[0].measured, latency.sinks[0].worst_ns), (1, NS_PER_MS));
     }
 
     #[test]

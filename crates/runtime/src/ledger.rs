@@ -13,7 +13,7 @@ use std::fmt;
 use std::ops::Deref;
 
 /// Types of the counts that a ledger contains.
-pub use endpoint::{DropReason, Gap, LossRanges, Position, SourceCounters};
+pub use endpoint::{DropReason, FileReadPosition, Gap, LossRanges, SourceCounters};
 pub use filter::{Amount, DeliveredItems, Report};
 
 /// The kind of an edge, which determines how blocks are transferred.
@@ -65,7 +65,7 @@ pub enum RingEnd {
 }
 
 impl RingEnd {
-    const ALL: [(Self, &str); 4] = [
+    const NAME_PREFIXES: [(Self, &str); 4] = [
         (Self::Export, "ring to "),
         (Self::Import, "ring from "),
         (Self::Dispatch, "ring share of "),
@@ -85,14 +85,14 @@ impl NodeName {
     /// ring: the space there or, for a ring of a replica chain, the chain.
     #[must_use]
     pub fn ring(end: RingEnd, other: &str) -> Self {
-        let (_, prefix) = RingEnd::ALL[end as usize];
+        let (_, prefix) = RingEnd::NAME_PREFIXES[end as usize];
         Self(format!("{prefix}{other}"))
     }
 
     /// Returns the ring end that the node represents, or `None` for other nodes.
     #[must_use]
     pub fn ring_end(&self) -> Option<RingEnd> {
-        let mut ends = RingEnd::ALL.into_iter();
+        let mut ends = RingEnd::NAME_PREFIXES.into_iter();
         ends.find(|(_, prefix)| self.starts_with(prefix)).map(|(end, _)| end)
     }
 
@@ -345,7 +345,7 @@ impl NodeEntry {
     /// Returns the amounts of lost blocks, by reason. Drops that the request demands
     /// ([`DropReason::is_lost`]) and drops of operands are not losses.
     pub fn losses(&self) -> impl Iterator<Item = (DropReason, Amount)> + '_ {
-        let dropped = self.dropped.iter().filter(|(why, _)| why.is_lost() && !self.operand);
+        let dropped = self.dropped.iter().filter(|(why, _)| why.is_loss() && !self.operand);
         dropped.copied()
     }
 
@@ -366,11 +366,11 @@ impl NodeEntry {
     /// Returns both sides of the node's balance, in blocks: those that entered the node or were
     /// created by it, and those that left it or are held by it. The two numbers are equal if the
     /// node balances.
-    pub fn balance(&self) -> (u64, u64) {
-        (self.input(BLOCKS), self.accounted_amount(BLOCKS))
+    pub fn balance_sides(&self) -> (u64, u64) {
+        (self.input_amount(GET_BLOCKS), self.accounted_amount(GET_BLOCKS))
     }
 
-    fn input(&self, of: AmountGetter) -> u64 {
+    fn input_amount(&self, of: AmountGetter) -> u64 {
         of(&self.taken) + of(&self.made)
     }
 
@@ -394,8 +394,8 @@ fn add_counts_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
 
 /// A function that returns either the number of blocks or the number of bytes in an amount.
 type AmountGetter = fn(&Amount) -> u64;
-const BLOCKS: AmountGetter = |amount| amount.blocks;
-const BYTES: AmountGetter = |amount| amount.bytes;
+const GET_BLOCKS: AmountGetter = |amount| amount.blocks;
+const GET_BYTES: AmountGetter = |amount| amount.bytes;
 
 impl Ledger {
     /// Appends the entries of the ledger of another path.
@@ -441,12 +441,13 @@ impl Ledger {
             }
         }
         for node in &self.filters {
-            let (left, right) = (node.input(BLOCKS), node.accounted_amount(BLOCKS));
+            let (left, right) = (node.input_amount(GET_BLOCKS), node.accounted_amount(GET_BLOCKS));
             if left != right {
                 let rule = "taken + made = passed + unselected + consumed + held + dropped";
                 found.push(LedgerImbalance { place: node.name.to_string(), rule, left, right });
             } else if node.program {
-                let (left, right) = (node.input(BYTES), node.accounted_amount(BYTES));
+                let (left, right) =
+                    (node.input_amount(GET_BYTES), node.accounted_amount(GET_BYTES));
                 if left != right {
                     let rule = "bytes taken + made = passed + unselected + consumed + dropped";
                     found.push(LedgerImbalance { place: node.name.to_string(), rule, left, right });
@@ -472,9 +473,9 @@ impl Ledger {
     #[must_use]
     pub fn lost_blocks(&self) -> u64 {
         let sources = self.sources.iter().flat_map(|(_, s)| &s.dropped);
-        let sources: u64 = sources.filter(|(at, _)| at.is_lost()).filter_map(|(_, n)| *n).sum();
+        let sources: u64 = sources.filter(|(at, _)| at.is_loss()).filter_map(|(_, n)| *n).sum();
         let edges = self.edges.iter().flat_map(|edge| &edge.dropped);
-        let edges: u64 = edges.filter(|(why, _)| why.is_lost()).map(|(_, n)| n.blocks).sum();
+        let edges: u64 = edges.filter(|(why, _)| why.is_loss()).map(|(_, n)| n.blocks).sum();
         let inside = self.filters.iter().flat_map(NodeEntry::losses);
         sources + edges + inside.map(|(_, n)| n.blocks).sum::<u64>()
     }
@@ -484,7 +485,7 @@ impl Ledger {
     /// Returns the number of blocks that filters dropped because the request demands it
     /// ([`DropReason::ByRequest`]).
     #[must_use]
-    pub fn dropped_by_request(&self) -> u64 {
+    pub fn blocks_dropped_by_request(&self) -> u64 {
         let dropped = self.filters.iter().flat_map(|filter| &filter.dropped);
         dropped
             .filter(|(why, _)| *why == DropReason::ByRequest)
@@ -509,9 +510,9 @@ pub const fn must_lose_block(_: EdgeKind, _: Amount) -> bool {
 #[cfg(feature = "lose")]
 pub fn must_lose_block(kind: EdgeKind, put: Amount) -> bool {
     use std::sync::atomic::{AtomicBool, Ordering};
-    static LOST: AtomicBool = AtomicBool::new(false);
+    static HAS_LOST_BLOCK: AtomicBool = AtomicBool::new(false);
     let wanted = std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == kind.name());
-    wanted && put.blocks > 0 && !LOST.swap(true, Ordering::Relaxed)
+    wanted && put.blocks > 0 && !HAS_LOST_BLOCK.swap(true, Ordering::Relaxed)
 }
 
 /// Returns true if fault injection demands that a kernel program send its output to an arc that
@@ -519,27 +520,27 @@ pub fn must_lose_block(kind: EdgeKind, put: Amount) -> bool {
 /// injection.
 #[cfg(not(feature = "lose"))]
 #[inline]
-pub const fn loses_kernel_arc() -> bool {
+pub const fn must_lose_kernel_arc() -> bool {
     false
 }
 
 /// Returns true if fault injection demands that a kernel program send its output to an arc that
 /// does not exist (`STREAMLINE_LOSE=kernel way`).
 #[cfg(feature = "lose")]
-pub fn loses_kernel_arc() -> bool {
+pub fn must_lose_kernel_arc() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel way")
 }
 
 /// Returns true if fault injection demands that a kernel program lose a block on an edge to user
 /// space (`STREAMLINE_LOSE=kernel ring`). Always false in this build, which has no fault injection.
 #[cfg(not(feature = "lose"))]
-pub const fn loses_kernel_exit() -> bool {
+pub const fn must_lose_kernel_exit_block() -> bool {
     false
 }
 
 /// Returns true if fault injection demands that a kernel program lose a block on an edge to user
 /// space (`STREAMLINE_LOSE=kernel ring`).
 #[cfg(feature = "lose")]
-pub fn loses_kernel_exit() -> bool {
+pub fn must_lose_kernel_exit_block() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel ring")
 }

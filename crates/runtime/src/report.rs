@@ -180,13 +180,13 @@ fn complete_kernel_edge(exit: ExitEdge, continuations: &[KernelContinuation], ru
         edge.dropped.extend(rose.dropped.iter().copied());
     }
     if runs {
-        edge.resident = untaken_amount(&edge);
+        edge.resident = unread_amount(&edge);
     }
     edge
 }
 
 /// Returns the number of blocks and bytes that were put on an edge, but neither taken nor dropped.
-fn untaken_amount(edge: &Edge) -> Amount {
+fn unread_amount(edge: &Edge) -> Amount {
     let gone = edge.dropped.iter().map(|(_, amount)| *amount).sum::<Amount>() + edge.taken;
     edge.put.saturating_sub(gone)
 }
@@ -209,7 +209,7 @@ fn complete_ring_edge(
 ) -> Edge {
     let far = imported.iter().find(|imported| imported.planned == edge.planned);
     (edge.to, edge.taken) = far.map(|far| (far.name.clone(), far.taken)).unwrap_or_default();
-    let resident = untaken_amount(&edge);
+    let resident = unread_amount(&edge);
     if runs {
         edge.resident = resident;
     } else if failed && resident.blocks > 0 {

@@ -19,7 +19,9 @@ use buffer::crossing::{
 use buffer::ibuf::PushResult;
 use buffer::scale::ScalingParameters;
 use buffer::signal::Doorbell;
-use buffer::signal::wakeup_moderation::{Moderator, Timer, WakeupCounts, WakeupThreshold};
+use buffer::signal::wakeup_moderation::{
+    WakeupCounts, WakeupModerator, WakeupThreshold, WakeupTimer,
+};
 use buffer::{Fault, WriterCounts};
 use filter::{Amount, Batch};
 use std::sync::Arc;
@@ -36,7 +38,7 @@ pub struct RingExport {
     reader_doorbell: Arc<Doorbell>,
     spins: u32,
     /// Moderator that decides, after each put, whether to notify the reader now or later.
-    events: Moderator,
+    events: WakeupModerator,
     /// Capacity of the ring, in entries, from which the thresholds in `events` were last computed.
     /// The capacity changes when the ring is resized.
     entries: usize,
@@ -72,17 +74,22 @@ impl RingExport {
         (doorbell, reader_doorbell): (Arc<Doorbell>, Arc<Doorbell>),
         threshold: WakeupThreshold,
     ) -> Self {
-        let spins =
-            buffer::signal::spins(std::thread::available_parallelism().map_or(1, usize::from));
+        let spins = buffer::signal::spin_limit_for_processors(
+            std::thread::available_parallelism().map_or(1, usize::from),
+        );
         let entries = writer.capacity();
-        let threshold = threshold.within(entries);
+        let threshold = threshold.limited_to_ring(entries);
         Self {
             entries,
             size_at_end: RingSize::default(),
             planned,
             writer: Some(writer),
             doorbell,
-            events: Moderator::new(Timer::for_process(), threshold, reader_doorbell.clone()),
+            events: WakeupModerator::new(
+                WakeupTimer::for_process(),
+                threshold,
+                reader_doorbell.clone(),
+            ),
             reader_doorbell,
             spins,
             counts: WriterCounts::default(),
@@ -117,9 +124,9 @@ impl RingExport {
     /// while blocks arrive at a high rate. If `scaling` is given, the ring also grows and shrinks
     /// with the load, within the limits of `scaling`.
     pub fn enable_adaptation(&mut self, most: u64, scaling: Option<ScalingParameters>) {
-        self.events.adapt(most);
+        self.events.set_adaptation_max(most);
         if let Some(scaling) = scaling {
-            self.writer = self.writer.take().map(|writer| writer.scaling(scaling));
+            self.writer = self.writer.take().map(|writer| writer.with_scaling(scaling));
         }
         self.events.limit_to_ring(self.entries);
     }
@@ -136,7 +143,7 @@ impl RingExport {
     #[must_use]
     pub fn size(&self) -> RingSize {
         let Some(writer) = &self.writer else { return self.size_at_end.clone() };
-        let (entries, signal_blocks) = (self.entries as u64, self.events.threshold().blocks);
+        let (entries, signal_blocks) = (self.entries as u64, self.events.wakeup_threshold().blocks);
         match writer.sizing_state() {
             None => RingSize { entries, signal_blocks, ..RingSize::default() },
             Some(scale) => {
@@ -150,8 +157,8 @@ impl RingExport {
     /// Returns the limits after which the ring currently notifies its reader: a number of unread
     /// blocks, and a time.
     #[must_use]
-    pub const fn threshold(&self) -> WakeupThreshold {
-        self.events.threshold()
+    pub const fn wakeup_threshold(&self) -> WakeupThreshold {
+        self.events.wakeup_threshold()
     }
 
     /// Returns the number of notifications sent to the reader, by cause.
@@ -174,7 +181,7 @@ impl RingExport {
         last: bool,
     ) -> Result<(), RingFailure> {
         let Some(writer) = &mut self.writer else { return Err(RingFailure::Abandoned) };
-        let mut mask = batch.live();
+        let mut mask = batch.live_lanes();
         let put = Amount { blocks: u64::from(mask.count_ones()), bytes: 0 };
         // Losing the only block of a replica's part would make the join wait for the replica
         // forever.
@@ -209,11 +216,11 @@ impl RingExport {
             }
         };
         if let Some(gauge) = self.gauge.as_ref().filter(|_| mask != 0) {
-            gauge.stamp(writer.counts().blocks + 1);
+            gauge.watch_block(writer.counts().blocks + 1);
         }
         let mut rest = mask.count_ones() as usize;
         let mut entries = batch.entries(mask);
-        let mut at_once = match batch.dense_columns().filter(|_| mask == batch.live()) {
+        let mut at_once = match batch.dense_columns().filter(|_| mask == batch.live_lanes()) {
             Some((pointers, context, marks)) => {
                 writer.push_columns(Columns { pointers, metadata: context, marks }, origins)?
             }
@@ -237,7 +244,7 @@ impl RingExport {
                 false => self.events.count_published(blocks, awaited, sys::clock::monotonic_ns),
             };
             if due {
-                writer.signal();
+                writer.wake_readers();
             }
             if rest == 0 {
                 return Ok(());
@@ -246,7 +253,7 @@ impl RingExport {
                 continue;
             }
             if self.events.must_notify_before_wait() {
-                writer.signal();
+                writer.wake_readers();
             }
             if writer.is_abandoned() {
                 return Err(RingFailure::Abandoned);
@@ -254,7 +261,8 @@ impl RingExport {
             let status = self.status.iter();
             status.clone().for_each(|status| status.set_full_ring(Some(self.planned)));
             self.doorbell.set_waits_for_room(true);
-            let mut ready = || writer.is_abandoned() || writer.room(1).is_ok_and(|room| room > 0);
+            let mut ready =
+                || writer.is_abandoned() || writer.free_entries(1).is_ok_and(|room| room > 0);
             match &self.stall_probe {
                 None => self.doorbell.wait_until(self.spins, ready),
                 Some(stall_probe) => {
@@ -271,9 +279,9 @@ impl RingExport {
     pub fn flush(&mut self) -> Result<(), RingFailure> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         if self.events.must_notify_before_wait() {
-            writer.signal();
+            writer.wake_readers();
         }
-        writer.reap()?;
+        writer.drop_passed_leases()?;
         Ok(())
     }
 

@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 use sys::memory::{Mapping, Memfd};
 use sys::preload;
 
-static COUNTS: OnceLock<Mapping> = OnceLock::new();
+static COUNTS_MAPPING: OnceLock<Mapping> = OnceLock::new();
 
 /// Maps the counters, if the launcher has passed any. Called once, at start-up.
 pub(crate) fn start() {
-    let Ok(variable) = std::env::var(abi::edge::COUNTS_VARIABLE) else { return };
+    let Ok(variable) = std::env::var(abi::edge::EDGE_COUNTS_VARIABLE) else { return };
     let Some((number, inode)) = variable.split_once(':') else { return };
     let (Ok(number), Ok(inode)) = (number.parse::<i32>(), inode.parse::<u64>()) else { return };
     // An inherited variable without its descriptor names another file, or none.
@@ -20,13 +20,13 @@ pub(crate) fn start() {
     }
     let copy = preload::borrow_descriptor(number).and_then(|fd| fd.try_clone_to_owned().ok());
     if let Some(Ok(mapping)) = copy.map(|fd| Memfd::from_fd(fd).and_then(|file| file.map())) {
-        let _ = COUNTS.set(mapping);
+        let _ = COUNTS_MAPPING.set(mapping);
     }
 }
 
 /// Adds to a counter of an edge. Does nothing if there are no counters.
 pub(crate) fn add(edge: &Edge, count: EdgeCount, bytes: usize) {
-    let Some(mapping) = COUNTS.get() else { return };
+    let Some(mapping) = COUNTS_MAPPING.get() else { return };
     let offset = count.offset(edge.number);
     if let Some(before) = mapping.word(offset) {
         mapping.set_word(offset, before.wrapping_add(bytes as u64));
@@ -36,7 +36,7 @@ pub(crate) fn add(edge: &Edge, count: EdgeCount, bytes: usize) {
 /// Sets a counter of an edge that holds a current value, such as the size of its ring, instead of a
 /// sum. Does nothing if there are no counters.
 pub(crate) fn set(edge: &Edge, count: EdgeCount, value: u64) {
-    if let Some(mapping) = COUNTS.get() {
+    if let Some(mapping) = COUNTS_MAPPING.get() {
         mapping.set_word(count.offset(edge.number), value);
     }
 }

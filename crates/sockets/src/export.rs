@@ -9,11 +9,11 @@
 //! - X2 Arrays of buffers (`readv`, `writev`) have the length that the program passes.
 
 use crate::counts;
-use crate::ends::{self, EdgeState, SharedEdge};
+use crate::edge_ends::{self, EdgeState, SharedEdge};
 use crate::forward;
 use crate::lazy;
 use crate::retire::{self, RetireReason};
-use crate::writing::WrittenBytes;
+use crate::writing::BytesToWrite;
 use std::ffi::{c_int, c_void};
 use sys::preload;
 use sys::preload::interpose::{
@@ -33,7 +33,7 @@ extern "C" fn start() {
         || (),
         || {
             counts::start();
-            ends::start();
+            edge_ends::start();
             lazy::start();
             at_fork(before_fork, in_child);
         },
@@ -48,7 +48,7 @@ extern "C" fn before_fork() {
 }
 
 extern "C" fn in_child() {
-    ends::stop();
+    edge_ends::stop();
 }
 
 // ---- reading and writing
@@ -78,34 +78,35 @@ fn real_write(fd: c_int, from: *const c_void, count: usize) -> isize {
 /// `to` must point to `count` writable bytes (X1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize {
-    if let Some(shared_edge) = ends::find(fd).filter(|_| !to.is_null()) {
+    if let Some(shared_edge) = edge_ends::find_edge(fd).filter(|_| !to.is_null()) {
         let plain = || {
-            lazy::restore(to.addr(), count);
+            lazy::restore_buffer(to.addr(), count);
             real_read(fd, to, count)
         };
         return catch_panic(plain, || read_from_edge(shared_edge, fd, to, count));
     }
-    if let Some(count) = catch_panic_and_preserve_errno(|| lazy::read(fd, to.addr(), count)) {
+    if let Some(count) = catch_panic_and_preserve_errno(|| lazy::read_lazily(fd, to.addr(), count))
+    {
         return isize::try_from(count).unwrap_or(isize::MAX);
     }
     forward::forget_copy();
     let count = real_read(fd, to, count);
-    lazy::advance(fd, count);
+    lazy::advance_position(fd, count);
     count
 }
 
 fn read_from_edge(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize) -> isize {
     let plain = || {
-        lazy::restore(to.addr(), count);
+        lazy::restore_buffer(to.addr(), count);
         real_read(fd, to, count)
     };
     let Some(mut locked) = shared_edge.lock_for_call() else { return plain() };
     let EdgeState::Reading(reading) = &mut *locked.state else { return plain() };
-    let lent = with_preserved_errno(|| reading.lend(&shared_edge.edge, to.addr(), count));
+    let lent = with_preserved_errno(|| reading.lend_range(&shared_edge.edge, to.addr(), count));
     if let Some(length) = lent {
         return isize::try_from(length).unwrap_or(isize::MAX);
     }
-    lazy::restore(to.addr(), count);
+    lazy::restore_buffer(to.addr(), count);
     // SAFETY: X1: no other code uses these bytes during the call; any byte value is valid.
     let out = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), count) };
     let real = |out: &mut [u8]| real_read(fd, out.as_mut_ptr().cast(), out.len());
@@ -124,11 +125,11 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
     let plain = || match &range {
         Some(range) => write_file_range(range, fd),
         None => {
-            lazy::restore(from.addr(), count);
+            lazy::restore_buffer(from.addr(), count);
             real_write(fd, from, count)
         }
     };
-    let Some(shared_edge) = ends::find(fd).filter(|_| !from.is_null()) else {
+    let Some(shared_edge) = edge_ends::find_edge(fd).filter(|_| !from.is_null()) else {
         let written = plain();
         if let Some(range) = &range {
             catch_panic_and_preserve_errno(|| lazy::end_lazy_reads(range));
@@ -138,14 +139,15 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
     catch_panic(plain, || {
         let Some(mut locked) = shared_edge.lock_for_call() else { return plain() };
         let EdgeState::Writing(writing) = &mut *locked.state else { return plain() };
-        let held = if range.is_none() { forward::find(from.addr(), count) } else { None };
+        let held =
+            if range.is_none() { forward::find_copied_range(from.addr(), count) } else { None };
         let bytes = match &range {
-            Some(range) => WrittenBytes::File(range),
+            Some(range) => BytesToWrite::File(range),
             None => {
-                lazy::restore(from.addr(), count);
+                lazy::restore_buffer(from.addr(), count);
                 // SAFETY: X1: no other code changes these bytes during the call; they are readable.
                 let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) };
-                WrittenBytes::Memory(bytes, held.as_ref())
+                BytesToWrite::Memory(bytes, held.as_ref())
             }
         };
         let written =
@@ -162,7 +164,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
 /// `errno` set.
 fn write_file_range(range: &lazy::FileRange, fd: c_int) -> isize {
     let errno = preload::errno();
-    match lazy::write(range, fd) {
+    match lazy::write_range(range, fd) {
         Ok(count) => {
             preload::set_errno(errno);
             isize::try_from(count).unwrap_or(isize::MAX)
@@ -260,7 +262,7 @@ fn is_nonempty_buffer(piece: &&IoVec) -> bool {
 /// edge, the array is not null, and the array has 1 to 1024 elements.
 unsafe fn edge_buffers<'a>(fd: c_int, pieces: *const IoVec, count: c_int) -> Option<&'a [IoVec]> {
     let count = usize::try_from(count).ok().filter(|count| (1..=1024).contains(count))?;
-    ends::find(fd).filter(|_| !pieces.is_null())?;
+    edge_ends::find_edge(fd).filter(|_| !pieces.is_null())?;
     // SAFETY: X2; the program does not change the array during the call.
     Some(unsafe { std::slice::from_raw_parts(pieces, count) })
 }

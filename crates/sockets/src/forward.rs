@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// write the bytes unchanged.
 const FORWARDING_PROGRAMS: &[&str] = &["tee", "head"];
 
-static ENABLED: AtomicBool = AtomicBool::new(false);
+static FORWARDING_ENABLED: AtomicBool = AtomicBool::new(false);
 /// The file range that was copied last, and the buffer that contains its bytes; `None` if no copy
 /// is known.
 static LAST_COPY: Mutex<Option<CopiedRange>> = Mutex::new(None);
 /// Files that contain ranges represented by buffers of the program. A file stays open until the
 /// program exits, because a buffer may represent one of its ranges until then. The number of these
 /// files is limited, because an edge carries only a limited number of files.
-static LENT_FILES: Mutex<Vec<CachedFile>> = Mutex::new(Vec::new());
+static KEPT_FILES: Mutex<Vec<CachedFile>> = Mutex::new(Vec::new());
 
 /// A range of a file whose bytes were copied into a buffer of the program, with the address of the
 /// buffer.
@@ -37,12 +37,12 @@ struct CopiedRange {
 /// Enables forwarding for the programs of [`FORWARDING_PROGRAMS`], if the launcher allows lazy
 /// copies.
 pub(crate) fn start(lazy_copies: bool, name: &str) {
-    ENABLED.store(lazy_copies && FORWARDING_PROGRAMS.contains(&name), Ordering::Release);
+    FORWARDING_ENABLED.store(lazy_copies && FORWARDING_PROGRAMS.contains(&name), Ordering::Release);
 }
 
 /// Returns true if this library implements the program's stdio writes.
 pub(crate) fn is_enabled() -> bool {
-    ENABLED.load(Ordering::Relaxed)
+    FORWARDING_ENABLED.load(Ordering::Relaxed)
 }
 
 /// Records that the buffer of the program at `address` now holds a copy of the bytes of the file
@@ -67,7 +67,7 @@ pub(crate) fn forget_copy() {
 
 /// Returns the file range whose bytes were copied to the `count` bytes at the address `from`, which
 /// are still unchanged; `None` if there is no such range.
-pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
+pub(crate) fn find_copied_range(from: usize, count: usize) -> Option<FileRange> {
     if !is_enabled() {
         return None;
     }
@@ -87,7 +87,7 @@ pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
 /// signal has interrupted.
 pub(crate) fn keep_file_open(file: &CachedFile) -> Option<usize> {
     let number = file.descriptor().as_raw_fd();
-    let mut lent = LENT_FILES.try_lock().ok()?;
+    let mut lent = KEPT_FILES.try_lock().ok()?;
     if !lent.iter().any(|known| known.descriptor().as_raw_fd() == number) {
         lent.push(file.clone());
     }
@@ -96,8 +96,8 @@ pub(crate) fn keep_file_open(file: &CachedFile) -> Option<usize> {
 
 /// Returns the file with this descriptor that [`keep_file_open`] keeps open. Returns `None` if
 /// there is none, or if the list of such files is locked.
-pub(crate) fn lent_file(number: usize) -> Option<CachedFile> {
-    let lent = LENT_FILES.try_lock().ok()?;
+pub(crate) fn find_kept_file(number: usize) -> Option<CachedFile> {
+    let lent = KEPT_FILES.try_lock().ok()?;
     let same = |file: &&CachedFile| usize::try_from(file.descriptor().as_raw_fd()) == Ok(number);
     lent.iter().find(same).cloned()
 }

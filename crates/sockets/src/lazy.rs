@@ -23,7 +23,7 @@
 
 use crate::forward;
 use abi::Extent;
-use iolite::file::{CachedFile, Refusal, SpliceCall, TransferResult};
+use iolite::file::{CachedFile, FileRefusal, SpliceCall, TransferResult};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -46,14 +46,14 @@ const PREFAULT_BYTES: u64 = 32 << 20;
 /// The number of misaligned reads of a file after which it is read as usual.
 const MISALIGNED_READS_MAX: u32 = 4;
 
-static ENABLED: AtomicBool = AtomicBool::new(false);
+static LAZY_READS_ENABLED: AtomicBool = AtomicBool::new(false);
 /// True while there are files whose reads may be lazy.
 static HAS_LAZY_SOURCES: AtomicBool = AtomicBool::new(false);
-static SOURCES: Mutex<Vec<Source>> = Mutex::new(Vec::new());
+static LAZY_SOURCES: Mutex<Vec<LazySource>> = Mutex::new(Vec::new());
 
 /// A file that the program has opened for reading and may read lazily.
 #[derive(Debug)]
-struct Source {
+struct LazySource {
     /// The descriptors that refer to the file.
     numbers: Vec<i32>,
     file: CachedFile,
@@ -77,10 +77,10 @@ struct Source {
     is_stopped: Arc<AtomicBool>,
 }
 
-impl Source {
+impl LazySource {
     /// Returns the number of the duplicate of the file's descriptor that this library keeps for
     /// itself.
-    fn number(&self) -> usize {
+    fn own_descriptor_number(&self) -> usize {
         usize::try_from(self.file.descriptor().as_raw_fd()).unwrap_or(usize::MAX)
     }
 
@@ -114,30 +114,30 @@ impl FileRange {
 
 /// Enables lazy copies if the launcher and the program allow them. Called once, at start-up.
 pub(crate) fn start() {
-    let asked = std::env::var_os(abi::edge::LAZY_VARIABLE).is_some_and(|value| value == "1");
+    let asked = std::env::var_os(abi::edge::LAZY_COPIES_VARIABLE).is_some_and(|value| value == "1");
     let own = std::env::current_exe().unwrap_or_default();
     let name = own.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     forward::start(asked, name);
     if asked && LAZY_PROGRAMS.contains(&name) && window::install_handler() {
-        ENABLED.store(true, Ordering::Release);
+        LAZY_READS_ENABLED.store(true, Ordering::Release);
     }
 }
 
 /// Locks the list of files whose reads may be lazy. Returns `None` if there are no such files, or
 /// if the lock is held, possibly by a function that a signal has interrupted.
-fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
+fn lock_sources() -> Option<MutexGuard<'static, Vec<LazySource>>> {
     if !HAS_LAZY_SOURCES.load(Ordering::Relaxed) {
         return None;
     }
-    SOURCES.try_lock().ok()
+    LAZY_SOURCES.try_lock().ok()
 }
 
 /// Records that the program opened a file, if lazy reads are enabled and the file is large enough.
 pub(crate) fn record_opened_file(number: i32) {
-    if !ENABLED.load(Ordering::Relaxed) {
+    if !LAZY_READS_ENABLED.load(Ordering::Relaxed) {
         return;
     }
-    let Ok(mut sources) = SOURCES.try_lock() else { return };
+    let Ok(mut sources) = LAZY_SOURCES.try_lock() else { return };
     let Some(size) = preload::regular_file_size(number).filter(|size| *size >= LAZY_FILE_SIZE_MIN)
     else {
         return;
@@ -147,7 +147,7 @@ pub(crate) fn record_opened_file(number: i32) {
         return;
     };
     let Ok(file) = CachedFile::from_descriptor(id, copy) else { return };
-    sources.push(Source {
+    sources.push(LazySource {
         numbers: vec![number],
         file,
         at: Arc::default(),
@@ -167,17 +167,17 @@ pub(crate) fn record_opened_file(number: i32) {
 /// Measured: the kernel writes mapped pages of tmpfs at 0.8 times the speed of read and write,
 /// because each page is mapped for a single use (decision 0014).
 pub(crate) fn end_lazy_reads(range: &FileRange) {
-    let Some(mut sources) = sources() else { return };
+    let Some(mut sources) = lock_sources() else { return };
     let number = range.file.descriptor().as_raw_fd();
-    let is_left = |source: &Source| source.file.descriptor().as_raw_fd() == number;
-    sources.iter_mut().filter(|source| is_left(source)).for_each(Source::stop);
+    let is_left = |source: &LazySource| source.file.descriptor().as_raw_fd() == number;
+    sources.iter_mut().filter(|source| is_left(source)).for_each(LazySource::stop);
     sources.retain(|source| !is_left(source));
     HAS_LAZY_SOURCES.store(!sources.is_empty(), Ordering::Relaxed);
 }
 
 /// Records that descriptor `to` is now a duplicate of descriptor `from`.
 pub(crate) fn record_duplicate(from: i32, to: i32) {
-    let Some(mut sources) = sources() else { return };
+    let Some(mut sources) = lock_sources() else { return };
     sources.iter_mut().for_each(|source| source.numbers.retain(|number| *number != to));
     if let Some(source) = sources.iter_mut().find(|source| source.numbers.contains(&from)) {
         source.numbers.push(to);
@@ -186,8 +186,8 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
 
 /// Records that a descriptor is about to be closed. If it is the last descriptor of a file, ends
 /// lazy reads of the file.
-pub(crate) fn forget(number: i32) {
-    let Some(mut sources) = sources() else { return };
+pub(crate) fn forget_descriptor(number: i32) {
+    let Some(mut sources) = lock_sources() else { return };
     for source in sources.iter_mut() {
         source.numbers.retain(|known| *known != number);
         if source.numbers.is_empty() {
@@ -200,9 +200,9 @@ pub(crate) fn forget(number: i32) {
 
 /// Performs a read lazily, without a system call, if possible: the buffer at the address `to` then
 /// represents the bytes. Returns the number of bytes, or `None` if the kernel must read.
-pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
-    let Some(mut sources) = sources() else {
-        restore(to, count);
+pub(crate) fn read_lazily(number: i32, to: usize, count: usize) -> Option<usize> {
+    let Some(mut sources) = lock_sources() else {
+        restore_buffer(to, count);
         return None;
     };
     let found = sources.iter().position(|source| source.numbers.contains(&number));
@@ -221,9 +221,9 @@ pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
     None
 }
 
-fn lend_file_range(source: &mut Source, number: i32, to: usize, count: usize) -> Option<usize> {
+fn lend_file_range(source: &mut LazySource, number: i32, to: usize, count: usize) -> Option<usize> {
     if std::mem::take(&mut source.is_position_stale) {
-        source.at.store(preload::position(number)?, Ordering::Release);
+        source.at.store(preload::file_position(number)?, Ordering::Release);
     }
     let at = source.at.load(Ordering::Relaxed);
     source.reads += 1;
@@ -233,7 +233,7 @@ fn lend_file_range(source: &mut Source, number: i32, to: usize, count: usize) ->
     if !whole
         || !there
         || source.reads == 1
-        || !window::create_window(to, count, source.number(), at)
+        || !window::create_window(to, count, source.own_descriptor_number(), at)
     {
         source.misaligned_reads += u32::from(!whole);
         sync_source_file_position(source);
@@ -247,8 +247,8 @@ fn lend_file_range(source: &mut Source, number: i32, to: usize, count: usize) ->
 /// Advances the recorded position of the file with the descriptor `number` after a read by the
 /// kernel with the result `count`; a negative result means that the read failed, and changes
 /// nothing.
-pub(crate) fn advance(number: i32, count: isize) {
-    let Some(sources) = sources() else { return };
+pub(crate) fn advance_position(number: i32, count: isize) {
+    let Some(sources) = lock_sources() else { return };
     if let Some(source) = sources.iter().find(|source| source.numbers.contains(&number)) {
         source.at.fetch_add(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
     }
@@ -257,13 +257,14 @@ pub(crate) fn advance(number: i32, count: isize) {
 /// Returns the file range that the buffer of `count` bytes at the address `from` represents.
 /// Returns `None` if the buffer contains ordinary bytes.
 pub(crate) fn represented_range(from: usize, count: usize) -> Option<FileRange> {
-    if !ENABLED.load(Ordering::Relaxed) {
+    if !LAZY_READS_ENABLED.load(Ordering::Relaxed) {
         return None;
     }
     let (number, at) = window::find_window(from, count)?;
-    let fits = |source: &&Source| source.number() == number;
-    let opened = sources().and_then(|all| all.iter().find(fits).map(|found| found.file.clone()));
-    let file = opened.or_else(|| forward::lent_file(number))?;
+    let fits = |source: &&LazySource| source.own_descriptor_number() == number;
+    let opened =
+        lock_sources().and_then(|all| all.iter().find(fits).map(|found| found.file.clone()));
+    let file = opened.or_else(|| forward::find_kept_file(number))?;
     Some(FileRange { file, at, len: count })
 }
 
@@ -271,7 +272,7 @@ pub(crate) fn represented_range(from: usize, count: usize) -> Option<FileRange> 
 /// was read from an edge. Returns the number of represented bytes. Returns `None` if the bytes must
 /// be copied into the buffer instead.
 pub(crate) fn lend_from_edge(range: &FileRange, to: usize, count: usize) -> Option<usize> {
-    if !ENABLED.load(Ordering::Relaxed)
+    if !LAZY_READS_ENABLED.load(Ordering::Relaxed)
         || !to.is_multiple_of(PAGE_SIZE)
         || !count.is_multiple_of(PAGE_SIZE)
     {
@@ -284,7 +285,7 @@ pub(crate) fn lend_from_edge(range: &FileRange, to: usize, count: usize) -> Opti
 
 /// Writes the range to a descriptor with the semantics of write(2); returns the number of bytes.
 /// Fails with an error number.
-pub(crate) fn write(range: &FileRange, to: i32) -> Result<usize, i32> {
+pub(crate) fn write_range(range: &FileRange, to: i32) -> Result<usize, i32> {
     start_prefault_thread(range);
     let mut done = 0;
     while done < range.len {
@@ -301,7 +302,7 @@ pub(crate) fn write(range: &FileRange, to: i32) -> Result<usize, i32> {
             }
             Ok(TransferResult::End) => break,
             Err(_) if done > 0 => break,
-            Err(Refusal::System(error)) => return Err(error.errno),
+            Err(FileRefusal::System(error)) => return Err(error.errno),
             Err(_) => return Err(preload::EIO),
         }
     }
@@ -312,7 +313,7 @@ pub(crate) fn write(range: &FileRange, to: i32) -> Result<usize, i32> {
 /// that uses the kernel's position. Marks the recorded position as stale, because the call may
 /// change it.
 pub(crate) fn sync_file_position(number: i32) {
-    let Some(mut sources) = sources() else { return };
+    let Some(mut sources) = lock_sources() else { return };
     if let Some(source) = sources.iter_mut().find(|source| source.numbers.contains(&number)) {
         sync_source_file_position(source);
         source.is_position_stale = true;
@@ -321,8 +322,8 @@ pub(crate) fn sync_file_position(number: i32) {
 
 /// Copies the bytes of the file into the buffer at the address `from` if the buffer represents
 /// them. Called before a call that reads the buffer's contents.
-pub(crate) fn restore(from: usize, count: usize) {
-    if ENABLED.load(Ordering::Relaxed) {
+pub(crate) fn restore_buffer(from: usize, count: usize) {
+    if LAZY_READS_ENABLED.load(Ordering::Relaxed) {
         window::restore_windows_in_range(from, count);
     }
 }
@@ -330,18 +331,18 @@ pub(crate) fn restore(from: usize, count: usize) {
 /// Fills all buffers that only represent file ranges, and disables lazy reads. Called before a fork
 /// or an exec.
 pub(crate) fn stop() {
-    if !ENABLED.load(Ordering::Relaxed) {
+    if !LAZY_READS_ENABLED.load(Ordering::Relaxed) {
         return;
     }
     window::restore_all_windows();
-    let Ok(mut sources) = SOURCES.try_lock() else { return };
-    sources.iter_mut().for_each(Source::stop);
+    let Ok(mut sources) = LAZY_SOURCES.try_lock() else { return };
+    sources.iter_mut().for_each(LazySource::stop);
     sources.clear();
     HAS_LAZY_SOURCES.store(false, Ordering::Relaxed);
-    ENABLED.store(false, Ordering::Release);
+    LAZY_READS_ENABLED.store(false, Ordering::Release);
 }
 
-fn sync_source_file_position(source: &mut Source) {
+fn sync_source_file_position(source: &mut LazySource) {
     if std::mem::take(&mut source.kernel_position_lags)
         && let Some(number) = source.numbers.first()
     {
@@ -353,8 +354,8 @@ fn sync_source_file_position(source: &mut Source) {
 /// writes cause no page faults. `range` is a range of the file. Does nothing if the file already
 /// has such a thread.
 fn start_prefault_thread(range: &FileRange) {
-    let Some(mut sources) = sources() else { return };
-    let fits = |source: &&mut Source| {
+    let Some(mut sources) = lock_sources() else { return };
+    let fits = |source: &&mut LazySource| {
         source.file.descriptor().as_raw_fd() == range.file.descriptor().as_raw_fd()
     };
     let Some(source) = sources.iter_mut().find(fits).filter(|source| !source.has_prefault_thread)

@@ -32,7 +32,7 @@
 
 mod adapter;
 mod counts;
-mod ends;
+mod edge_ends;
 #[expect(unsafe_code, reason = "functions that C programs call, and those behind them")]
 pub mod export;
 mod forward;

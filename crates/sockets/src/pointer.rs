@@ -19,11 +19,11 @@ use crate::rendezvous;
 use abi::Extent;
 use abi::edge::{Edge, EdgeCount};
 use buffer::Fault;
-use buffer::stream::{BlockRead, Input, Output, ReadUntilMark, WaitResult};
+use buffer::stream::{BlockReadResult, Input, Output, ReadUntilMarkResult, WaitResult};
 use iolite::file::CachedFile;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::time::Duration;
-use sys::preload::{self, Handover};
+use sys::preload::{self, RendezvousResult};
 
 /// The maximum number of files to which the pointers of one edge refer. Ranges of other files are
 /// copied.
@@ -40,7 +40,7 @@ impl SentFiles {
     /// Writes a pointer to the range into a ring that has room for it ([`POINTER_ROOM_BYTES`]).
     /// Returns false if the bytes must be copied, because the file has become shorter or cannot be
     /// sent.
-    pub(crate) fn write(
+    pub(crate) fn write_pointer(
         &mut self,
         edge: &Edge,
         output: &mut Output,
@@ -132,13 +132,13 @@ impl RingInput {
             }
             if !self.has_announced_pointer {
                 match self.input.read_until_mark(out)? {
-                    ReadUntilMark::Bytes(count) => {
+                    ReadUntilMarkResult::Bytes(count) => {
                         counts::add(&self.edge, EdgeCount::CopiedOut, count);
                         return Ok(Some(count));
                     }
-                    ReadUntilMark::Nothing => return Ok(None),
-                    ReadUntilMark::End => return Ok(Some(0)),
-                    ReadUntilMark::Mark => self.has_announced_pointer = true,
+                    ReadUntilMarkResult::Nothing => return Ok(None),
+                    ReadUntilMarkResult::End => return Ok(Some(0)),
+                    ReadUntilMarkResult::Mark => self.has_announced_pointer = true,
                 }
             }
             if !self.read_pointer()? {
@@ -201,16 +201,20 @@ impl RingInput {
     fn read_pointer(&mut self) -> Result<bool, Fault> {
         let mut bytes = [0; 24];
         match self.input.read_block(&mut bytes)? {
-            BlockRead::Nothing => return Ok(false),
-            BlockRead::Block(24) => {}
-            BlockRead::Block(_) | BlockRead::End => return Err(Fault::Damaged { position: 0 }),
+            BlockReadResult::Nothing => return Ok(false),
+            BlockReadResult::Block(24) => {}
+            BlockReadResult::Block(_) | BlockReadResult::End => {
+                return Err(Fault::Damaged { position: 0 });
+            }
         }
         self.has_announced_pointer = false;
         let (words, _) = bytes.as_chunks::<8>();
         let word = |at: usize| words.get(at).map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let (number, at) = (usize::try_from(word(0)).unwrap_or(usize::MAX), word(1));
         let len = usize::try_from(word(2)).unwrap_or(usize::MAX);
-        let Some(file) = self.file(number) else { return Err(Fault::Damaged { position: 0 }) };
+        let Some(file) = self.receive_file(number) else {
+            return Err(Fault::Damaged { position: 0 });
+        };
         match &mut self.range {
             _ if len == 0 => {}
             Some(range) if range.is_continued_by(&file, at) => {
@@ -224,17 +228,19 @@ impl RingInput {
 
     /// Returns a file by its number on this edge, after receiving the descriptors that have
     /// arrived. Returns `None` if the file has not arrived or cannot be read.
-    fn file(&mut self, number: usize) -> Option<CachedFile> {
+    fn receive_file(&mut self, number: usize) -> Option<CachedFile> {
         while self.files.len() <= number {
             if self.files.len() >= SENT_FILES_MAX || !rendezvous::is_open(&self.edge) {
                 return None;
             }
-            let Handover::Message(descriptors) = preload::receive(self.edge.socket) else {
+            let RendezvousResult::Message(descriptors) =
+                preload::receive_from_rendezvous(self.edge.socket)
+            else {
                 return None;
             };
             let id = buffer::ids::allocate_id()?;
             let received = descriptors.into_iter().next()?;
-            self.files.push(CachedFile::from_received(id, received).ok()?);
+            self.files.push(CachedFile::from_untrusted_descriptor(id, received).ok()?);
         }
         self.files.get(number).cloned()
     }
@@ -245,12 +251,12 @@ impl RingInput {
         if self.range.is_some() { Ok(WaitResult::Ready) } else { self.input.wait(limit) }
     }
 
-    /// Waits like [`Input::wait_beside`] without a limit, but returns [`WaitResult::Ready`] at once
-    /// while a file range has bytes left to read.
+    /// Waits like [`Input::wait_with_descriptors`] without a limit, but returns
+    /// [`WaitResult::Ready`] at once while a file range has bytes left to read.
     pub(crate) fn wait_beside(&mut self, others: &[BorrowedFd<'_>]) -> Result<WaitResult, Fault> {
         match self.range {
             Some(_) => Ok(WaitResult::Ready),
-            None => self.input.wait_beside(others, None),
+            None => self.input.wait_with_descriptors(others, None),
         }
     }
 

@@ -7,7 +7,7 @@
 //! other code writes into the pipe; they are newer than all bytes in the ring.
 
 use crate::counts;
-use crate::ends;
+use crate::edge_ends;
 use crate::forward;
 use crate::lazy;
 use crate::pointer::RingInput;
@@ -17,7 +17,7 @@ use abi::edge::{Edge, EdgeCount};
 use buffer::Fault;
 use buffer::stream::{Offer, WaitResult};
 use sys::doorbell::PeerState;
-use sys::preload::{self, Handover};
+use sys::preload::{self, RendezvousResult};
 
 /// Minimum size of a read, in bytes, for a reader to request a ring. Smaller reads cause no
 /// request.
@@ -45,7 +45,7 @@ impl Default for ReadingEnd {
 }
 
 /// The next step of a read call of the program, chosen by the state of the edge.
-enum Step {
+enum ReadStep {
     /// The call ends, and returns this result to the program.
     Return(isize),
     /// The call reads from the pipe and returns the result of this read to the program.
@@ -65,8 +65,8 @@ impl ReadingEnd {
     ) -> isize {
         loop {
             let step = match self {
-                _ if out.is_empty() => Step::Pipe,
-                Self::PipeOnly => Step::Pipe,
+                _ if out.is_empty() => ReadStep::Pipe,
+                Self::PipeOnly => ReadStep::Pipe,
                 Self::Pipe { read } => {
                     let count = real(out);
                     counts::add_result(edge, EdgeCount::ReadFromPipe, count);
@@ -74,30 +74,30 @@ impl ReadingEnd {
                     if *read >= PIPE_BYTES_BEFORE_OFFER && out.len() >= REQUEST_READ_SIZE_MIN {
                         self.request_ring(edge);
                     }
-                    Step::Return(count)
+                    ReadStep::Return(count)
                 }
                 Self::Requested => self.check_ring_offer(edge, number),
-                Self::Offered(_) if preload::pipe_bytes_available(number) > 0 => Step::Pipe,
+                Self::Offered(_) if preload::pipe_bytes_available(number) > 0 => ReadStep::Pipe,
                 Self::Offered(_) => {
                     if let Self::Offered(input) = std::mem::replace(self, Self::PipeOnly) {
                         *self = Self::Ring(input);
                     }
-                    Step::Again
+                    ReadStep::Again
                 }
                 Self::Ring(input) => match read_ring(input, number, out) {
                     Ok(step) => step,
                     Err(Fault::Abandoned) => self.return_to_pipe(),
-                    Err(_) => Step::Return(call_result(0, preload::EIO)),
+                    Err(_) => ReadStep::Return(call_result(0, preload::EIO)),
                 },
             };
             match step {
-                Step::Return(count) => return count,
-                Step::Pipe => {
+                ReadStep::Return(count) => return count,
+                ReadStep::Pipe => {
                     let count = real(out);
                     counts::add_result(edge, EdgeCount::ReadFromPipe, count);
                     return count;
                 }
-                Step::Again => {}
+                ReadStep::Again => {}
             }
         }
     }
@@ -105,7 +105,7 @@ impl ReadingEnd {
     /// Reads a file range without copying its bytes; the buffer at the address `to` then represents
     /// the range. This is possible only if the next bytes are a file range and the program only
     /// forwards what it reads. Returns the number of bytes, or `None` if they must be copied.
-    pub(crate) fn lend(&mut self, edge: &Edge, to: usize, count: usize) -> Option<usize> {
+    pub(crate) fn lend_range(&mut self, edge: &Edge, to: usize, count: usize) -> Option<usize> {
         let Self::Ring(input) = self else { return None };
         let range = input.next_range().ok().flatten()?;
         let length = lazy::lend_from_edge(range, to, count)?;
@@ -137,9 +137,9 @@ impl ReadingEnd {
         count
     }
 
-    fn return_to_pipe(&mut self) -> Step {
+    fn return_to_pipe(&mut self) -> ReadStep {
         *self = Self::PipeOnly;
-        Step::Again
+        ReadStep::Again
     }
 
     fn request_ring(&mut self, edge: &Edge) {
@@ -158,12 +158,14 @@ impl ReadingEnd {
             Self::Pipe { .. } | Self::PipeOnly => None,
             Self::Offered(input) | Self::Ring(input) => Some(input),
             Self::Requested => {
-                match rendezvous::is_open(edge).then(|| preload::receive(edge.socket))? {
-                    Handover::Message(fds) => {
+                match rendezvous::is_open(edge)
+                    .then(|| preload::receive_from_rendezvous(edge.socket))?
+                {
+                    RendezvousResult::Message(fds) => {
                         let input = Offer::from_descriptors(fds).ok()?.open_trusting().ok()?;
                         Some(Box::new(RingInput::new(input, *edge)))
                     }
-                    Handover::Nothing | Handover::Closed => None,
+                    RendezvousResult::Nothing | RendezvousResult::Closed => None,
                 }
             }
         }
@@ -171,31 +173,31 @@ impl ReadingEnd {
 
     /// Checks for an offer of a ring, and returns the next step of the read. If the descriptor is
     /// blocking, first blocks until there are bytes in the pipe or an offer.
-    fn check_ring_offer(&mut self, edge: &Edge, number: i32) -> Step {
+    fn check_ring_offer(&mut self, edge: &Edge, number: i32) -> ReadStep {
         let patient = !preload::is_nonblocking(number);
         let Some([_, place]) = preload::poll_pair([number, edge.socket], patient) else {
             let errno = preload::EINTR;
             return if preload::should_restart_call() {
-                Step::Again
+                ReadStep::Again
             } else {
-                Step::Return(call_result(0, errno))
+                ReadStep::Return(call_result(0, errno))
             };
         };
         if !place.readable && !place.closed {
-            return Step::Pipe;
+            return ReadStep::Pipe;
         }
-        match preload::receive(edge.socket) {
-            Handover::Nothing => Step::Pipe,
-            Handover::Closed => self.return_to_pipe(),
-            Handover::Message(descriptors) => {
+        match preload::receive_from_rendezvous(edge.socket) {
+            RendezvousResult::Nothing => ReadStep::Pipe,
+            RendezvousResult::Closed => self.return_to_pipe(),
+            RendezvousResult::Message(descriptors) => {
                 match Offer::from_descriptors(descriptors).map(Offer::open_trusting) {
                     Ok(Ok(input)) => {
                         *self = Self::Offered(Box::new(RingInput::new(input, *edge)));
-                        Step::Again
+                        ReadStep::Again
                     }
                     _ => {
                         *self = Self::PipeOnly;
-                        Step::Return(call_result(0, preload::EIO))
+                        ReadStep::Return(call_result(0, preload::EIO))
                     }
                 }
             }
@@ -205,13 +207,13 @@ impl ReadingEnd {
 
 /// Reads from the ring; blocks while it is empty if the descriptor is blocking. Fails with
 /// `Fault::Abandoned` once the ring is closed and drained.
-fn read_ring(input: &mut RingInput, number: i32, out: &mut [u8]) -> Result<Step, Fault> {
-    let mut yields = ends::yields_before_sleep();
+fn read_ring(input: &mut RingInput, number: i32, out: &mut [u8]) -> Result<ReadStep, Fault> {
+    let mut yields = edge_ends::yields_before_sleep();
     loop {
         match input.try_read(out)? {
             // The ring is closed and drained.
             Some(0) => return Err(Fault::Abandoned),
-            Some(count) => return Ok(Step::Return(call_result(count, 0))),
+            Some(count) => return Ok(ReadStep::Return(call_result(count, 0))),
             None => {}
         }
         if yields > 0 {
@@ -219,7 +221,7 @@ fn read_ring(input: &mut RingInput, number: i32, out: &mut [u8]) -> Result<Step,
             std::thread::yield_now();
             continue;
         }
-        let Some(pipe) = preload::borrow_descriptor(number) else { return Ok(Step::Pipe) };
+        let Some(pipe) = preload::borrow_descriptor(number) else { return Ok(ReadStep::Pipe) };
         let impatient = preload::is_nonblocking(number);
         if !impatient && input.wait_beside(&[pipe])? == WaitResult::Ready {
             continue;
@@ -229,16 +231,16 @@ fn read_ring(input: &mut RingInput, number: i32, out: &mut [u8]) -> Result<Step,
             // The write into the pipe, or its end, is newer than everything in the ring.
             return match input.try_read(out)? {
                 Some(0) => Err(Fault::Abandoned),
-                Some(count) => Ok(Step::Return(call_result(count, 0))),
-                None if pipe_events.readable => Ok(Step::Pipe),
+                Some(count) => Ok(ReadStep::Return(call_result(count, 0))),
+                None if pipe_events.readable => Ok(ReadStep::Pipe),
                 None => Err(Fault::Abandoned),
             };
         }
         if impatient {
-            return Ok(Step::Return(call_result(0, preload::EAGAIN)));
+            return Ok(ReadStep::Return(call_result(0, preload::EAGAIN)));
         }
         if !preload::should_restart_call() {
-            return Ok(Step::Return(call_result(0, preload::EINTR)));
+            return Ok(ReadStep::Return(call_result(0, preload::EINTR)));
         }
     }
 }

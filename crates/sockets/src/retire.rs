@@ -2,7 +2,7 @@
 //! when their descriptors are closed.
 
 use crate::adapter;
-use crate::ends::{self, EdgeState, LockedEdge, SharedEdge};
+use crate::edge_ends::{self, EdgeState, LockedEdge, SharedEdge};
 use crate::reading::ReadingEnd;
 use sys::preload;
 
@@ -20,7 +20,7 @@ pub(crate) enum RetireReason {
 /// Turns all edges into pipes permanently. Before an exec, leaves edges that the next program can
 /// inherit unchanged.
 pub(crate) fn retire_all_edges(why: RetireReason) {
-    for shared_edge in ends::shared_edges() {
+    for shared_edge in edge_ends::shared_edges() {
         if why == RetireReason::Exec
             && shared_edge.try_lock_for_call().is_some_and(|locked| locked.is_inheritable())
         {
@@ -43,17 +43,17 @@ pub(crate) fn retire_edge(shared_edge: &'static SharedEdge, why: RetireReason) {
     if why == RetireReason::Fork && locked.has_ring_to_read() && preload::has_several_threads() {
         return;
     }
-    become_pipe(shared_edge, &mut locked);
+    switch_to_pipe(shared_edge, &mut locked);
 }
 
-fn become_pipe(shared_edge: &'static SharedEdge, locked: &mut LockedEdge<'_>) {
+fn switch_to_pipe(shared_edge: &'static SharedEdge, locked: &mut LockedEdge<'_>) {
     match &mut *locked.state {
         EdgeState::Writing(writing) => writing.retire(),
         EdgeState::Reading(reading) => {
             let Some(input) = reading.retire(&shared_edge.edge) else { return };
-            let numbers: Vec<i32> = ends::descriptor_numbers(shared_edge).collect();
+            let numbers: Vec<i32> = edge_ends::descriptor_numbers(shared_edge).collect();
             match adapter::start(input, &numbers) {
-                Ok(()) => numbers.iter().for_each(|number| ends::mark_not_an_end(*number)),
+                Ok(()) => numbers.iter().for_each(|number| edge_ends::mark_not_an_end(*number)),
                 Err(input) => *reading = ReadingEnd::Ring(input),
             }
         }
@@ -63,11 +63,11 @@ fn become_pipe(shared_edge: &'static SharedEdge, locked: &mut LockedEdge<'_>) {
 /// Handles a descriptor that is about to be closed or replaced. If it is the last descriptor of its
 /// edge, closes the ring.
 pub(crate) fn close_descriptor(number: i32) {
-    let Some(shared_edge) = ends::forget(number) else { return };
-    if ends::descriptor_numbers(shared_edge).any(|other| other != number) {
+    let Some(shared_edge) = edge_ends::forget_descriptor(number) else { return };
+    if edge_ends::descriptor_numbers(shared_edge).any(|other| other != number) {
         return;
     }
-    ends::forget(number);
+    edge_ends::forget_descriptor(number);
     let Some(mut locked) = shared_edge.try_lock_for_call() else { return };
     match &mut *locked.state {
         EdgeState::Writing(writing) => writing.retire(),

@@ -10,7 +10,7 @@
 //! [`ReadingEnd`]: crate::reading::ReadingEnd
 
 use crate::counts;
-use crate::ends;
+use crate::edge_ends;
 use crate::forward;
 use crate::lazy::FileRange;
 use crate::pointer::{POINTER_ROOM_BYTES, SentFiles};
@@ -19,7 +19,7 @@ use abi::edge::{Edge, EdgeCount};
 use buffer::Fault;
 use buffer::stream::{Config, Output, WaitResult, stream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use sys::preload::{self, Handover};
+use sys::preload::{self, RendezvousResult};
 
 /// The number of bytes written to the pipe before a ring is offered; shorter streams would gain
 /// nothing from a ring.
@@ -32,7 +32,7 @@ const PIPE_BYTES_WITHOUT_REQUEST_MAX: u64 = 2 << 20;
 /// may later give up the right to allocate more.
 const RING_BYTES: usize = 2 << 20;
 /// The maximum size of a block in bytes.
-const BLOCK_MAX: usize = 64 << 10;
+const BLOCK_BYTES_MAX: usize = 64 << 10;
 
 /// True once the program has restricted its own system calls, or may have done so.
 static IS_SYSCALL_RESTRICTED: AtomicBool = AtomicBool::new(false);
@@ -44,7 +44,7 @@ pub(crate) fn record_syscall_restriction() {
 
 /// The bytes that the program passes to a write call.
 #[derive(Debug)]
-pub(crate) enum WrittenBytes<'a> {
+pub(crate) enum BytesToWrite<'a> {
     /// Memory of the program, with the file range of which it is known to be an unchanged copy, if
     /// any.
     Memory(&'a [u8], Option<&'a FileRange>),
@@ -52,7 +52,7 @@ pub(crate) enum WrittenBytes<'a> {
     File(&'a FileRange),
 }
 
-impl WrittenBytes<'_> {
+impl BytesToWrite<'_> {
     const fn len(&self) -> usize {
         match self {
             Self::Memory(bytes, _) => bytes.len(),
@@ -62,7 +62,7 @@ impl WrittenBytes<'_> {
 
     /// Returns the file range from which these bytes come, so that a ring can carry a pointer to
     /// the range instead of the bytes. Returns `None` if they come from no file range.
-    const fn range(&self) -> Option<&FileRange> {
+    const fn file_range(&self) -> Option<&FileRange> {
         match self {
             Self::Memory(_, range) => *range,
             Self::File(range) => Some(range),
@@ -120,7 +120,7 @@ impl WritingEnd {
         &mut self,
         edge: &Edge,
         number: i32,
-        bytes: &WrittenBytes<'_>,
+        bytes: &BytesToWrite<'_>,
         real: impl Fn() -> isize,
     ) -> isize {
         if bytes.len() == 0 {
@@ -136,7 +136,7 @@ impl WritingEnd {
                         return count;
                     }
                     *next_check_at = *written + PIPE_BYTES_BEFORE_OFFER / 4;
-                    self.try_switch_to_ring(edge, number);
+                    self.offer_ring_if_requested(edge, number);
                     if let Self::Pipe { written, .. } = self {
                         let count = count_pipe_bytes(edge, real());
                         *written += u64::try_from(count).unwrap_or(0);
@@ -184,19 +184,19 @@ impl WritingEnd {
 
     /// Creates a ring and offers it, if a reader has requested one. Turns the end into a plain pipe
     /// permanently if the rendezvous has ended or no ring can be offered.
-    fn try_switch_to_ring(&mut self, edge: &Edge, number: i32) {
+    fn offer_ring_if_requested(&mut self, edge: &Edge, number: i32) {
         let request = if rendezvous::is_open(edge) {
-            preload::receive(edge.socket)
+            preload::receive_from_rendezvous(edge.socket)
         } else {
-            Handover::Closed
+            RendezvousResult::Closed
         };
         match request {
-            Handover::Nothing => return,
-            Handover::Closed => {
+            RendezvousResult::Nothing => return,
+            RendezvousResult::Closed => {
                 *self = Self::PipeOnly;
                 return;
             }
-            Handover::Message(_) => {}
+            RendezvousResult::Message(_) => {}
         }
         // If stdio of the C library uses the pipe as well, its writes could not be distinguished
         // from the writes before the ring.
@@ -246,13 +246,13 @@ fn write_ring(
     (output, files): (&mut Output, &mut SentFiles),
     edge: &Edge,
     number: i32,
-    bytes: &WrittenBytes<'_>,
+    bytes: &BytesToWrite<'_>,
 ) -> Result<isize, Fault> {
-    if let Some(range) = bytes.range() {
+    if let Some(range) = bytes.file_range() {
         if let Some(errno) = wait_for_room(output, number, POINTER_ROOM_BYTES)? {
             return Ok(call_result(0, errno));
         }
-        if files.write(edge, output, range)? {
+        if files.write_pointer(edge, output, range)? {
             output.flush();
             counts::add(edge, EdgeCount::PassedIn, range.len);
             return Ok(call_result(range.len, 0));
@@ -260,7 +260,7 @@ fn write_ring(
     }
     let (mut done, mut errno) = (0, 0);
     while done < bytes.len() {
-        let length = (bytes.len() - done).min(BLOCK_MAX);
+        let length = (bytes.len() - done).min(BLOCK_BYTES_MAX);
         if let Some(stop) = wait_for_room(output, number, length)? {
             errno = stop;
             break;
@@ -281,7 +281,7 @@ fn write_ring(
 /// error number if the descriptor is nonblocking or a signal ends the wait. Fails if the reader has
 /// closed the ring.
 fn wait_for_room(output: &mut Output, number: i32, length: usize) -> Result<Option<i32>, Fault> {
-    let mut yields = ends::yields_before_sleep();
+    let mut yields = edge_ends::yields_before_sleep();
     while !output.is_ready(length)? {
         if yields > 0 {
             yields -= 1;

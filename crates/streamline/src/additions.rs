@@ -7,7 +7,7 @@
 
 use abi::Class;
 use endpoint::{Failure, OpenArguments, Sink, SinkEntry, SourceEntry};
-use engine::build::Settings;
+use engine::build::RunSettings;
 use engine::registry::MachineRegistry;
 use filter::{
     Amount, Arguments, Batch, Block, Classes, Classify, ClassifyContext, Description,
@@ -67,14 +67,14 @@ impl RegistryAdditions {
     /// ```
     /// # fn main() -> Result<(), streamline::OpenError> {
     /// # let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/web.pcap");
-    /// use streamline::report::Form;
+    /// use streamline::report::ReportForm;
     ///
     /// let own = streamline::RegistryAdditions::default()
     ///     .with_classifier("long", |block| Some(block.length() / 1000));
     /// let options = streamline::Options { own, ..streamline::Options::without_daemon() };
     /// let request = format!("replay {capture} | long |1 count");
     /// let results = streamline::open(&request, options)?.wait()?;
-    /// assert!(results.report().pipeline_end_reports(Form::Text).contains("blocks"));
+    /// assert!(results.report().pipeline_end_reports(ReportForm::Text).contains("blocks"));
     /// # Ok(())
     /// # }
     /// ```
@@ -92,8 +92,8 @@ impl RegistryAdditions {
                 range: ValueRange { low: 0, high: u32::MAX },
                 names: &[],
             },
-            reasons: CALLBACK_REASONS,
-            state: StateFacts::pinned("it is a function of this program"),
+            reasons: CALLBACK_DROP_REASONS,
+            state: StateFacts::pinned_to_space("it is a function of this program"),
             constructor: Some(callback_filter),
             ..register_callback(name, Callback::Classify(Arc::new(Mutex::new(classify))))
         };
@@ -184,8 +184,8 @@ impl RegistryAdditions {
 
     /// Returns the settings with which the paths of a request are built, including the sources and
     /// sinks of this value.
-    pub(crate) fn settings(&self) -> Settings {
-        Settings { sources: self.sources, sinks: self.sinks, ..Settings::default() }
+    pub(crate) fn settings(&self) -> RunSettings {
+        RunSettings { sources: self.sources, sinks: self.sinks, ..RunSettings::default() }
     }
 
     fn find_description(&self, name: &str) -> Option<&'static Description> {
@@ -214,12 +214,12 @@ impl Registry for RegistryAdditions {
         own.or_else(|| MachineRegistry::Local.find_source(name))
     }
 
-    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
+    fn endpoint_facts(&self, entry: &Description) -> &'static EndpointFacts {
         let is_it = |own: &Description| own.name == entry.name && own.kind == entry.kind;
         let source = || self.sources.iter().find(|own| is_it(own.description));
         let sink = || self.sinks.iter().find(|own| is_it(own.description));
         let own = source().map(|own| &own.facts).or_else(|| sink().map(|own| &own.facts));
-        own.unwrap_or_else(|| MachineRegistry::Local.endpoint(entry))
+        own.unwrap_or_else(|| MachineRegistry::Local.endpoint_facts(entry))
     }
 
     fn names(&self) -> Vec<&'static str> {
@@ -231,7 +231,7 @@ impl Registry for RegistryAdditions {
         Some(&MachineRegistry::Local)
     }
 
-    fn adds(&self, name: &str) -> bool {
+    fn is_added_by_program(&self, name: &str) -> bool {
         self.find_description(name).is_some()
     }
 
@@ -239,7 +239,7 @@ impl Registry for RegistryAdditions {
         MachineRegistry::Local.spaces()
     }
 
-    fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+    fn argument_refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         match self.find_description(entry.name) {
             Some(own) if arguments.flag("untrusted") => {
                 let why =
@@ -247,7 +247,7 @@ impl Registry for RegistryAdditions {
                 Some(Mistake::new("untrusted", why))
             }
             Some(own) => own.constructor.and_then(|make| make(arguments).err()),
-            None => MachineRegistry::Local.refusal(entry, arguments),
+            None => MachineRegistry::Local.argument_refusal(entry, arguments),
         }
     }
 
@@ -283,19 +283,23 @@ static CALLBACKS: Mutex<BTreeMap<u64, Callback>> = Mutex::new(BTreeMap::new());
 /// Name of the parameter that contains the callback's number.
 const CALLBACK_NUMBER_PARAMETER: &str = "function";
 
-fn lock<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_ignoring_poison<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Registers a callback. Returns a description whose only parameter is the callback's number.
 fn register_callback(name: &str, callback: Callback) -> Description {
-    let mut all = lock(&CALLBACKS);
+    let mut all = lock_ignoring_poison(&CALLBACKS);
     let number = all.len() as u64;
     all.insert(number, callback);
     let text: &'static str = Box::leak(number.to_string().into_boxed_str());
     let kind = ParameterType::Number { low: number, high: number };
-    let function =
-        Parameter::named(CALLBACK_NUMBER_PARAMETER, kind, text, "the function of this program");
+    let function = Parameter::with_default(
+        CALLBACK_NUMBER_PARAMETER,
+        kind,
+        text,
+        "the function of this program",
+    );
     Description {
         name: Box::leak(name.to_owned().into_boxed_str()),
         summary: "a function of this program",
@@ -305,19 +309,20 @@ fn register_callback(name: &str, callback: Callback) -> Description {
 }
 
 fn find_callback(arguments: &Arguments) -> Option<Callback> {
-    lock(&CALLBACKS).get(&arguments.number(CALLBACK_NUMBER_PARAMETER)?).cloned()
+    lock_ignoring_poison(&CALLBACKS).get(&arguments.number(CALLBACK_NUMBER_PARAMETER)?).cloned()
 }
 
 /// The reasons for which a filter that calls a callback drops blocks.
-const CALLBACK_REASONS: &[&str] = &["unanswered"];
+const CALLBACK_DROP_REASONS: &[&str] = &["unanswered"];
 const UNANSWERED_REASON: Reason =
-    Description { reasons: CALLBACK_REASONS, ..Description::FILTER_DEFAULTS }.reason("unanswered");
+    Description { reasons: CALLBACK_DROP_REASONS, ..Description::FILTER_DEFAULTS }
+        .reason("unanswered");
 
 struct CallbackFilter(Arc<Mutex<Classifier>>);
 
 impl Classify for CallbackFilter {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        match lock(&self.0)(block) {
+        match lock_ignoring_poison(&self.0)(block) {
             Some(class) => Class::from_natural(class),
             None => cx.answer_absent(UNANSWERED_REASON),
         }
@@ -339,7 +344,7 @@ struct CallbackSink {
 
 impl Sink for CallbackSink {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        let mut function = lock(&self.function);
+        let mut function = lock_ignoring_poison(&self.function);
         for (_, block) in batch.blocks() {
             let target = format!("function {}", self.name);
             function(&block).map_err(|why| Failure::new("call", target, why))?;

@@ -6,7 +6,7 @@
 
 use crate::ready::RunResults;
 use engine::calibrate::{self, StoredCosts};
-use engine::run::Outcome;
+use engine::run::RunOutcome;
 use pipeline::explain::{self, DrawnFigures, Measurements, ProgramMeasurement};
 use pipeline::graph::NodeId;
 use pipeline::plan::{COSTS_VERSION, Costs, Machine, PersistedPlan, Plan, PlannedEdge};
@@ -49,7 +49,7 @@ pub fn analyze_run(results: &RunResults) -> Analysis {
         }
     };
     let changes = match saved {
-        Ok(_) => changes_with_current_costs(plan, &engine::machine::inspect()),
+        Ok(_) => changes_with_current_costs(plan, &engine::machine::inspect_machine()),
         Err(_) => Vec::new(),
     };
     Analysis { text: explain::format_analysis(plan, &measurements), saved, changes }
@@ -72,11 +72,11 @@ pub fn drawn_figures(results: &RunResults) -> DrawnFigures {
     }
     for edge in &outcome.ledger.edges {
         let place = lost_on_edges.get_mut(edge.planned);
-        let mut dropped = edge.dropped.iter().filter(|(why, _)| why.is_lost()).copied();
+        let mut dropped = edge.dropped.iter().filter(|(why, _)| why.is_loss()).copied();
         place.into_iter().for_each(|lost| *lost += blocks(&mut dropped));
     }
     for (name, source) in &outcome.ledger.sources {
-        let lost = source.dropped.iter().filter(|(place, _)| place.is_lost());
+        let lost = source.dropped.iter().filter(|(place, _)| place.is_loss());
         let lost: u64 = lost.filter_map(|(_, blocks)| *blocks).sum();
         let node = names.iter().position(|known| known == name);
         node.into_iter().for_each(|node| lost_in_nodes[node] += lost);
@@ -109,7 +109,8 @@ fn save_measurements(
     plan: &Plan,
     measurements: &Measurements,
 ) -> Result<usize, String> {
-    let loaded = calibrate::load(folder)?.filter(|stored| stored.check_machine().is_ok());
+    let loaded =
+        calibrate::load_stored_costs(folder)?.filter(|stored| stored.check_machine().is_ok());
     let base = || Costs { version: COSTS_VERSION, ..Costs::default() };
     let mut stored = loaded.unwrap_or_else(|| StoredCosts::measured_now(base()));
     let too_few = explain::learn_costs(plan, measurements, &mut stored.costs);
@@ -132,10 +133,10 @@ fn plan_file_path(folder: &Path, text: &str) -> PathBuf {
 }
 
 /// Returns a run's measurements by node and edge of its plan.
-fn run_measurements(plan: &Plan, outcome: &Outcome) -> Measurements {
+fn run_measurements(plan: &Plan, outcome: &RunOutcome) -> Measurements {
     let elapsed_ns = outcome.elapsed_ns;
     let mut measurements =
-        Measurements { elapsed_ns, ..engine::adapt::measurements(plan, &outcome.ledger) };
+        Measurements { elapsed_ns, ..engine::adapt::extract_measurements(plan, &outcome.ledger) };
     for program in &outcome.programs {
         // Notifications over an edge to another thread are counted at the ring into that thread.
         let leaves = |edge: &&usize| matches!(plan.edges.get(**edge), Some(PlannedEdge::Kernel(_)));

@@ -2,14 +2,14 @@
 
 use crate::error::OpenError;
 use crate::options::Options;
-use crate::prepared::{Prepared, unplaceable_error};
+use crate::prepared::{PreparedRequest, unplaceable_error};
 use crate::ready::ReadyRequest;
 use crate::{record, workers};
-use engine::build::{self, BuildError, BuiltPath, PathOptions, Settings};
+use engine::build::{self, BuildError, BuiltPath, PathOptions, RunSettings};
 use engine::path::AdaptationSettings;
 use engine::record::RecordMode;
 
-impl Prepared {
+impl PreparedRequest {
     /// Builds the plan and registers the path with the daemon. If the kernel refuses a filter,
     /// places the filter elsewhere. If an error occurs, releases everything that was acquired.
     pub fn build(self, options: &Options) -> Result<ReadyRequest, OpenError> {
@@ -55,7 +55,7 @@ impl Prepared {
         options: &Options,
         extras: &PathOptions,
     ) -> Result<ReadyRequest, OpenError> {
-        let settings = Settings {
+        let settings = RunSettings {
             count: options.count,
             timed: options.timed,
             programs_timed: options.programs_timed,
@@ -75,11 +75,11 @@ impl Prepared {
     /// this filter outside the kernel, and tries again.
     pub(crate) fn build_paths(
         &mut self,
-        settings: Settings,
+        settings: RunSettings,
         extras: &PathOptions,
     ) -> Result<Vec<BuiltPath>, OpenError> {
         loop {
-            let error = match build::build_with(&self.plan, settings, &self.hosts, extras) {
+            let error = match build::build_with_options(&self.plan, settings, &self.hosts, extras) {
                 Ok(paths) => {
                     paths.iter().take(1).for_each(|path| path.live().set_request_text(&self.text));
                     return Ok(paths);
@@ -88,7 +88,7 @@ impl Prepared {
             };
             let again = match &error {
                 BuildError::Refused(what) => {
-                    self.plan.replan_without(&self.machine, std::slice::from_ref(what))
+                    self.plan.replan_after_refusals(&self.machine, std::slice::from_ref(what))
                 }
                 _ => None,
             };

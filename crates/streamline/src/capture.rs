@@ -25,10 +25,10 @@ pub use filter_switch::{CaptureFilter, PreparedFilter};
 
 use crate::error::OpenError;
 use crate::options::Options;
-use direction::Direction;
+use direction::DirectionCapture;
 use endpoint::Failure;
 use endpoint::source::kernel::clock_offset::ClockOffset;
-use endpoint::source::kernel::in_place::{captured_length, copy_frame_start};
+use endpoint::source::kernel::frames_in_place::{captured_length, copy_frame_start};
 use endpoint::source::kernel::reader::ExportedFrame;
 use endpoint::source::kernel::wire_length;
 use engine::registry::MachineRegistry;
@@ -45,7 +45,7 @@ pub fn name_resolver() -> Option<Arc<dyn filter::NameResolver>> {
 }
 
 /// Maximum length of a captured frame in bytes, including its VLAN tag.
-pub const FRAME_MAX: usize = (64 << 10) + 64 + 4;
+pub const FRAME_BYTES_MAX: usize = (64 << 10) + 64 + 4;
 
 /// The settings of a capture.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +74,7 @@ pub struct CaptureSettings {
 /// A live capture of one or several interfaces.
 #[derive(Debug)]
 pub struct Capture {
-    directions: Vec<Direction>,
+    directions: Vec<DirectionCapture>,
     clock: ClockOffset,
     /// Time of the last [`Self::load`], in nanoseconds of the monotonic clock.
     loaded_at: u64,
@@ -150,7 +150,7 @@ impl Capture {
     }
 
     /// Makes the frames that have arrived since the last call visible to [`Self::next_frame`].
-    pub fn load(&mut self) {
+    pub fn load_arrived_frames(&mut self) {
         self.clock.update();
         for direction in &mut self.directions {
             direction.attached.doorbell.drain(|_| {});
@@ -164,7 +164,7 @@ impl Capture {
 
     /// Copies the oldest visible frame that `decide` accepts to the beginning of `to`, and advances
     /// to the next frame. Returns the frame and the number of copied bytes, or `None` if no frame
-    /// is visible. `to` must be [`FRAME_MAX`] bytes long.
+    /// is visible. `to` must be [`FRAME_BYTES_MAX`] bytes long.
     ///
     /// `decide` receives the first `look` bytes of a frame, and returns the number of bytes to
     /// copy, or `None` to skip the frame. If the frame is overwritten during the call, these bytes
@@ -193,7 +193,8 @@ impl Capture {
             if time_ns > until_ns {
                 return None;
             }
-            let Direction { reader, attached, interface, .. } = self.directions.get_mut(number)?;
+            let DirectionCapture { reader, attached, interface, .. } =
+                self.directions.get_mut(number)?;
             let exit = attached.exits.get(exported.edge as usize);
             let frame = CapturedFrame {
                 time_ns,
@@ -293,8 +294,11 @@ impl Capture {
     ///
     /// Fails if an interface has been removed, or if the daemon has ended the capture. Frames
     /// captured earlier can still be read.
-    pub fn check(&self) -> Result<(), Failure> {
-        self.directions.iter().filter(|one| !one.has_ended).try_for_each(Direction::check)
+    pub fn check_for_failure(&self) -> Result<(), Failure> {
+        self.directions
+            .iter()
+            .filter(|one| !one.has_ended)
+            .try_for_each(DirectionCapture::check_for_failure)
     }
 
     /// Detaches the kernel programs of the capture. Frames captured earlier can still be read.

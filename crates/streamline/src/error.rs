@@ -51,7 +51,7 @@ pub enum OpenError {
     Unregistered(Box<ClientError>),
     /// A worker exited before it was ready. A worker that was not killed has already reported the
     /// reason.
-    #[error("engine {number} {} before it was ready", describe_end(*.ended))]
+    #[error("engine {number} {} before it was ready", describe_worker_exit(*.ended))]
     Worker {
         /// Number of the worker, counted from 1.
         number: u32,
@@ -80,7 +80,7 @@ impl OpenError {
 }
 
 /// Describes the exit of a worker process.
-fn describe_end(ended: Option<ProcessOutcome>) -> String {
+fn describe_worker_exit(ended: Option<ProcessOutcome>) -> String {
     ended.map_or_else(|| "was gone".to_owned(), |ended| ended.to_string())
 }
 

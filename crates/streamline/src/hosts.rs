@@ -8,8 +8,8 @@
 
 use crate::notice::Notices;
 use engine::build::BuildError;
-use engine::kernel::point::AttachPoints;
-use engine::kernel::{Host, KernelAttachment, KernelRequest};
+use engine::kernel::shared_attach_point::AttachPoints;
+use engine::kernel::{KernelAttachment, KernelHost, KernelRequest};
 use engine::{doctor, machine};
 use member::client::ClientError;
 use member::host::DaemonHost;
@@ -38,7 +38,7 @@ impl KernelHosts {
     ///
     /// May pin sources in `graph` to the kernel.
     pub(crate) fn find(graph: &mut Graph, alone: bool, notices: &Notices) -> (Self, Machine) {
-        let mut machine = machine::inspect();
+        let mut machine = machine::inspect_machine();
         if alone || !replaceable_sources(graph).any(|live| live) {
             return (Self::local_only(), machine);
         }
@@ -50,7 +50,7 @@ impl KernelHosts {
             None
         });
         let Some(daemon) = daemon else { return (Self::local_only(), machine) };
-        let privileged = machine.kernel.is_open();
+        let privileged = machine.kernel.can_load_programs();
         machine.kernel = daemon.kernel();
         if !privileged && doctor::probe_packet_ring().is_err() {
             pin_to_kernel(graph);
@@ -73,14 +73,15 @@ impl KernelHosts {
         };
         let mut plan = plan;
         // Each round can expose another filter that the policy refuses.
-        while let Some(again) = plan.replan_without(machine, &daemon.policy_refusals(&plan)) {
+        while let Some(again) = plan.replan_after_refusals(machine, &daemon.policy_refusals(&plan))
+        {
             plan = again?;
         }
         Ok(plan)
     }
 }
 
-impl Host for KernelHosts {
+impl KernelHost for KernelHosts {
     fn attach(&self, request: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
         let Some(daemon) = &self.daemon else { return self.own.attach(request) };
         match daemon.attach(request) {

@@ -15,8 +15,9 @@
 //!
 //! [`open`] parses the request, plans it for this machine, builds it (replanning if the kernel
 //! refuses a filter), registers it with the machine's daemon, and starts it. The steps are also
-//! available one by one: [`Prepared::read`], [`Prepared::build`], [`ReadyRequest::run`]. The
-//! command line, the C library and the Python module are front ends to these functions.
+//! available one by one: [`PreparedRequest::read`], [`PreparedRequest::build`],
+//! [`ReadyRequest::run`]. The command line, the C library and the Python module are front ends to
+//! these functions.
 //!
 //! [`Running::change`] applies an [`Edit`] to a running request, as `streamline set` does.
 //!
@@ -62,18 +63,18 @@ pub use crash::replace_sources;
 pub use engine::change::{ChangeError, SwitchReport};
 pub use engine::ids;
 pub use error::OpenError;
-pub use member::ids::use_daemon_ids;
+pub use member::dbuf_ids::use_daemon_dbuf_ids;
 pub use notice::{CrashCapture, Notice, Notices};
 pub use observer::Observer;
 pub use options::Options;
-pub use prepared::{Prepared, read_graph};
+pub use prepared::{PreparedRequest, read_graph};
 pub use ready::{FinishedRun, ReadyRequest, RunResults};
 pub use report::Report;
 pub use running::Running;
 pub use serve::{CompletedTask, serve_if_asked};
 pub use workers::run::WorkerRun;
 
-pub use endpoint::named;
+pub use endpoint::named_endpoints;
 pub use endpoint::{Failure, Sink, SinkEntry, Source, SourceEntry};
 pub use engine::run::StopConditions;
 pub use filter;
@@ -84,5 +85,5 @@ pub use pipeline::edit::{Edit, InvalidEdit, NodeOutput, PathMove, Position};
 /// Returns as soon as the paths are running. If an error occurs, nothing remains allocated or
 /// registered.
 pub fn open(request: &str, options: Options) -> Result<Running, OpenError> {
-    Prepared::read(request, &options)?.build(&options)?.start(&options)
+    PreparedRequest::read(request, &options)?.build(&options)?.start(&options)
 }

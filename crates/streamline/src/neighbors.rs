@@ -4,7 +4,7 @@
 //! The types define the `--json` format of both commands.
 
 use engine::doctor::neighbors::{
-    Holder, Neighbor, NeighborKind, Neighbors, TrafficDirection, XdpMode,
+    HolderProcess, Neighbor, NeighborKind, Neighbors, TrafficDirection, XdpMode,
 };
 use pipeline::explain::table::Table;
 use serde::Serialize;
@@ -119,7 +119,7 @@ impl NeighborFindings {
 impl NeighborFinding {
     fn new(one: &Neighbor) -> Self {
         let (kind, side, how, so) = kind_columns(&one.kind);
-        let holder = |one: &Holder| HolderFinding {
+        let holder = |one: &HolderProcess| HolderFinding {
             process: one.process,
             uid: one.uid,
             command: one.command.clone(),

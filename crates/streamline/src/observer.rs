@@ -1,9 +1,9 @@
 //! A handle that reads the results of a request while it runs, from any thread.
 
 use crate::ready::{Executor, ReadyRequest, RunResults};
-use crate::snapshot::snapshot;
+use crate::snapshot::collect_outcome;
 use crate::workers::GroupControl;
-use engine::live::Live;
+use engine::live::PathHandle;
 use pipeline::plan::Plan;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 pub struct Observer {
     text: String,
     plan: Plan,
-    pub(crate) lives: Vec<Live>,
+    pub(crate) lives: Vec<PathHandle>,
     control: Option<Arc<GroupControl>>,
     /// Monotonic time, in ns, at which the handle was created.
     created_ns: u64,
@@ -45,7 +45,7 @@ impl Observer {
     pub fn results_so_far(&self) -> RunResults {
         let mut outcome = match &self.control {
             Some(control) => control.outcome(),
-            None => snapshot(&self.lives, COUNTERS_TIMEOUT),
+            None => collect_outcome(&self.lives, COUNTERS_TIMEOUT),
         };
         outcome.elapsed_ns = sys::clock::monotonic_ns().saturating_sub(self.created_ns);
         let live = self.lives.first();

@@ -4,25 +4,26 @@
 //! all of them together. The module uses the types of the daemon's protocol.
 
 pub use edit_check::check_edit;
+pub use endpoint::external_writers::{InputClosed, WriterSocket};
 pub use endpoint::tap_ring::{Notification, ReaderState, TapRingReader};
-pub use endpoint::written::{InputClosed, WriterSocket};
-pub use idle::{IdleConnections, query_counters};
+pub use idle_connections::{IdleConnections, query_counters};
 pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, mask_hidden_characters};
-pub use member::faults::{self, OUTDATED};
+pub use member::faults::{self, OUTDATED_ERROR};
 pub use member::page_socket;
 pub use member::protocol::{
-    About, Amount, Argument, Change, ChangedNodes, Counters, Ended, Event, Filter, FreezeHistory,
-    Loss, NodeArc, NodeDetails, NodesReply, PathDescription, PathUpdate, RegisteredPath, Source,
-    Space, Tap, TapReport, TapStart, Totals, WriteParameters,
+    Amount, Argument, ChangeParameters, ChangedNodes, Counters, DaemonDescription, Filter,
+    FreezeHistoryParameters, Loss, NodeArc, NodeDetails, NodesReply, PathDescription, PathEnd,
+    PathListEvent, PathUpdate, RegisteredPath, Source, Space, TapParameters, TapReport, TapStart,
+    Totals, WriteParameters,
 };
 pub use member::rights::{home_directory, user_name};
 pub use member::varlink::Fault;
-pub use new_filter::{NewFilter, new_filter, with_arguments};
-pub use published::published_state;
+pub use new_filter::{NewFilter, parse_new_filter, replace_arguments};
+pub use published::read_published_state;
 pub use sys::memory::Memfd;
 
 mod edit_check;
-mod idle;
+mod idle_connections;
 mod new_filter;
 mod published;
 pub mod rates;
@@ -32,7 +33,7 @@ use engine::doctor::neighbors::Neighbors;
 use engine::registry::MachineRegistry;
 use filter::{AttachTarget, FilterKind, TrafficDirection};
 use member::client::NODES_METHOD;
-use member::protocol::Nodes;
+use member::protocol::NodesParameters;
 use member::varlink::Call;
 use pipeline::Registry as _;
 use pipeline::explain;
@@ -45,7 +46,7 @@ use std::time::Duration;
 const NODES_MAX: usize = 1 << 16;
 /// Maximum number of attempts to read the nodes of a path. An attempt fails if the path changes
 /// during the attempt.
-const ATTEMPTS_MAX: usize = 4;
+const QUERY_ATTEMPTS_MAX: usize = 4;
 
 /// A path in the daemon's registry, with its nodes.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -70,10 +71,15 @@ impl PathView {
     #[must_use]
     pub fn view_after_change(&self, reply: ChangedNodes) -> Option<Self> {
         let (version, line) = (reply.version, reply.line.clone());
-        Some(self.after(version, line, reply.all_nodes(&self.nodes)?))
+        Some(self.with_new_nodes(version, line, reply.all_nodes(&self.nodes)?))
     }
 
-    fn after(&self, version: Option<u64>, line: String, nodes: Vec<Arc<NodeDetails>>) -> Self {
+    fn with_new_nodes(
+        &self,
+        version: Option<u64>,
+        line: String,
+        nodes: Vec<Arc<NodeDetails>>,
+    ) -> Self {
         let mut path = self.path.clone();
         path.line.iter_mut().for_each(|known| known.clone_from(&line));
         Self { path, line, nodes: Arc::new(nodes), version, silent: false }
@@ -98,14 +104,14 @@ pub fn query_paths(
     let open: Vec<&RegisteredPath> = listed.iter().filter(|path| path.yours).collect();
     let call = |path: &&RegisteredPath| {
         let known = known(path).and_then(|view| view.version);
-        let call = Call::new(NODES_METHOD, &Nodes { first: None, known });
+        let call = Call::new(NODES_METHOD, &NodesParameters { first: None, known });
         (path.uid, (path.number.to_string(), vec![call]))
     };
     let calls: Vec<_> = open.iter().map(call).collect();
     let take = |number: &str| idle.take_by_path_number(number);
     let mut replies = client.call_all_reusing_idle(&calls, take, limit, |to, replies| {
         let first = replies.into_iter().next().unwrap_or_default().deserialize_result()?;
-        let nodes = all_nodes(&to, first)?;
+        let nodes = query_remaining_nodes(&to, first)?;
         idle.store(to);
         Ok(nodes)
     });
@@ -138,30 +144,31 @@ pub fn query_paths(
 /// if the path has not changed since `known` was obtained. Each call to the path blocks for at most
 /// the connection's timeout.
 pub fn requery_path(to: &PathClient, known: &PathView) -> Result<PathView, ClientError> {
-    let wanted = Nodes { first: None, known: known.version };
-    let NodesReply { version, line, nodes, .. } = all_nodes(to, to.call(NODES_METHOD, &wanted)?)?;
+    let wanted = NodesParameters { first: None, known: known.version };
+    let NodesReply { version, line, nodes, .. } =
+        query_remaining_nodes(to, to.call(NODES_METHOD, &wanted)?)?;
     if version.is_some() && version == known.version {
         return Ok(PathView { silent: false, ..known.clone() });
     }
-    Ok(known.after(version, line, nodes.into_iter().map(Arc::new).collect()))
+    Ok(known.with_new_nodes(version, line, nodes.into_iter().map(Arc::new).collect()))
 }
 
 /// Queries the remaining nodes of a path. `page` is the first page of nodes, which the caller has
 /// received. Returns the request and all nodes. If the path changes during the query, starts again,
-/// and fails after [`ATTEMPTS_MAX`] attempts.
-fn all_nodes(to: &PathClient, mut page: NodesReply) -> Result<NodesReply, ClientError> {
+/// and fails after [`QUERY_ATTEMPTS_MAX`] attempts.
+fn query_remaining_nodes(to: &PathClient, mut page: NodesReply) -> Result<NodesReply, ClientError> {
     let mut nodes = std::mem::take(&mut page.nodes);
     let mut attempts = 1;
     while let Some(next) = page.next.filter(|next| *next == nodes.len() && *next < NODES_MAX) {
         let version = page.version;
-        page = to.call(NODES_METHOD, &Nodes { first: Some(next), known: None })?;
+        page = to.call(NODES_METHOD, &NodesParameters { first: Some(next), known: None })?;
         if page.version == version {
             nodes.append(&mut page.nodes);
-        } else if attempts == ATTEMPTS_MAX {
+        } else if attempts == QUERY_ATTEMPTS_MAX {
             return Err(ClientError::Timeout);
         } else {
             attempts += 1;
-            page = to.call(NODES_METHOD, &Nodes::default())?;
+            page = to.call(NODES_METHOD, &NodesParameters::default())?;
             nodes = std::mem::take(&mut page.nodes);
         }
     }
@@ -170,8 +177,9 @@ fn all_nodes(to: &PathClient, mut page: NodesReply) -> Result<NodesReply, Client
 
 /// Returns the request that a path runs, and the details of its nodes. Blocks for at most
 /// [`member::client::CALL_TIMEOUT`] per call.
-pub fn node_details(to: &PathClient) -> Result<(String, Vec<NodeDetails>), ClientError> {
-    let NodesReply { line, nodes, .. } = all_nodes(to, to.call(NODES_METHOD, &Nodes::default())?)?;
+pub fn query_node_details(to: &PathClient) -> Result<(String, Vec<NodeDetails>), ClientError> {
+    let NodesReply { line, nodes, .. } =
+        query_remaining_nodes(to, to.call(NODES_METHOD, &NodesParameters::default())?)?;
     Ok((line, nodes))
 }
 
@@ -196,7 +204,7 @@ pub fn has_manual(name: &str) -> bool {
 pub fn filter_manual(name: &str) -> Option<String> {
     let entries = MachineRegistry::descriptions().filter(|entry| entry.name == name);
     let pages: Vec<String> = entries
-        .map(|entry| explain::format_help(entry, MachineRegistry::Local.endpoint(entry)))
+        .map(|entry| explain::format_help(entry, MachineRegistry::Local.endpoint_facts(entry)))
         .collect();
     (!pages.is_empty()).then(|| pages.join("\n"))
 }
@@ -291,5 +299,5 @@ pub const NODE_CHANGED_REASON: &str = "its node was changed: start it again";
 #[must_use]
 pub fn format_neighbors_at(interface: &str) -> String {
     let found = Neighbors::find(None, Some(interface));
-    NeighborFindings::new(&found).format_table(explain::COLUMNS)
+    NeighborFindings::new(&found).format_table(explain::TEXT_COLUMNS_MAX)
 }

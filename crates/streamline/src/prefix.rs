@@ -5,8 +5,8 @@ use crate::error::OpenError;
 use crate::options::Options;
 use crate::prepared;
 use endpoint::Failure;
-use endpoint::shared::{self, PrefixStartOutcome};
-use engine::live::Live;
+use endpoint::shared_prefix::{self, PrefixStartOutcome};
+use engine::live::PathHandle;
 use engine::registry::MachineRegistry;
 use member::client::Client;
 use pipeline::prefix::{RequestSplit, SharedPrefixes};
@@ -79,7 +79,7 @@ fn join_running_prefix(
     let cuts =
         prefix::split_prefix(&text, &options.own).map_or_else(|_| vec![], |prefixes| prefixes.cuts);
     let mut message_cuts = cuts.into_iter().filter(|cut| cut.outputs_messages);
-    let running = message_cuts.find(|cut| shared::is_prefix_running(&cut.prefix));
+    let running = message_cuts.find(|cut| shared_prefix::is_prefix_running(&cut.prefix));
     let Some(cut) = running.filter(|_| Client::find(None).is_ok()) else {
         return Ok((text, graph));
     };
@@ -98,7 +98,7 @@ fn join_running_prefix(
 /// it is the prefix [`SharedPrefixes::start`], for which a process may have to be started.
 fn choose_shared_prefix(mut prefixes: SharedPrefixes) -> RequestSplit {
     let longer = prefixes.cuts.iter().take(prefixes.start);
-    let running = longer.into_iter().position(|cut| shared::is_prefix_running(&cut.prefix));
+    let running = longer.into_iter().position(|cut| shared_prefix::is_prefix_running(&cut.prefix));
     prefixes.cuts.swap_remove(running.unwrap_or(prefixes.start))
 }
 
@@ -107,12 +107,12 @@ fn choose_shared_prefix(mut prefixes: SharedPrefixes) -> RequestSplit {
 fn permit_prefix_start(options: &Options) {
     let program = options.helper.clone().or_else(|| std::env::current_exe().ok());
     *PREFIX_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner) = program;
-    shared::set_starter(start_prefix_process);
+    shared_prefix::set_prefix_starter(start_prefix_process);
 }
 
 /// Minimum interval between two counts of losses in a process that offers a shared prefix to other
 /// requests. Each count wakes the spaces of the path once.
-const LOSS_INTERVAL: Duration = Duration::from_millis(250);
+const LOSS_COUNT_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum time to wait for the counters of a path.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -122,7 +122,7 @@ pub(crate) fn has_offered_prefix(graph: &Graph) -> bool {
 }
 
 fn is_shared_prefix_filter(used: &pipeline::graph::FilterUse) -> bool {
-    used.description.name == shared::share::SHARE.name
+    used.description.name == shared_prefix::share::SHARE.name
 }
 
 /// A thread that counts the lost blocks of a process that offers a prefix to other requests. It
@@ -135,11 +135,11 @@ pub(crate) struct LossPublisher {
 }
 
 impl LossPublisher {
-    pub(crate) fn start(paths: Vec<Live>) -> sys::Result<Self> {
+    pub(crate) fn start(paths: Vec<PathHandle>) -> sys::Result<Self> {
         let stop = Arc::new(EventFd::new()?);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("losses".to_owned());
-        let upstream = shared::upstream_loss_descriptor()?;
+        let upstream = shared_prefix::upstream_loss_descriptor()?;
         let input = Arc::new(EventFd::new()?);
         let thread = thread.spawn(move || {
             let mut published = 0;
@@ -149,9 +149,9 @@ impl LossPublisher {
                 paths.iter().for_each(|path| path.notify_after_input(&input));
                 let lost = paths.iter().map(count_upstream_losses).sum();
                 if std::mem::replace(&mut published, lost) != lost {
-                    shared::set_upstream_losses(lost);
+                    shared_prefix::set_upstream_losses(lost);
                     // Idle sinks report the number when they are woken.
-                    paths.iter().for_each(Live::wake);
+                    paths.iter().for_each(PathHandle::wake);
                 }
                 let events = [stopped.as_fd(), input.as_fd(), upstream];
                 if sys::poll::wait_until_readable_despite_signals(&events, None).first()
@@ -160,13 +160,13 @@ impl LossPublisher {
                     return;
                 }
                 input.clear();
-                let limit = Some(LOSS_INTERVAL);
+                let limit = Some(LOSS_COUNT_INTERVAL);
                 if sys::poll::wait_until_readable_despite_signals(&[stopped.as_fd()], limit)
                     != [false]
                 {
                     return;
                 }
-                shared::clear_upstream_loss();
+                shared_prefix::clear_upstream_loss();
             }
         });
         let thread = thread
@@ -188,9 +188,9 @@ impl Drop for LossPublisher {
 /// Returns the number of blocks that a path has lost before its sinks `share`, which offer the
 /// path's output to other requests. The readers of these sinks count the blocks that the sinks
 /// lose.
-fn count_upstream_losses(path: &Live) -> u64 {
-    let mut ledger = path.totals_ledger(COUNTERS_TIMEOUT);
-    let is_offer = |name: &str| name.split('#').next() == Some(shared::share::SHARE.name);
+fn count_upstream_losses(path: &PathHandle) -> u64 {
+    let mut ledger = path.ledger_by_number(COUNTERS_TIMEOUT);
+    let is_offer = |name: &str| name.split('#').next() == Some(shared_prefix::share::SHARE.name);
     ledger.filters.retain(|filter| !is_offer(&filter.name));
     ledger.lost_blocks()
 }
@@ -201,9 +201,13 @@ fn start_prefix_process(text: &str) -> Result<PrefixStartOutcome, Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::new("start", "a shared prefix", why);
     let program = PREFIX_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let program = program.ok_or_else(|| failed(&"this program cannot be started again"))?;
-    let (own_end, prefix_end) = sys::descriptor::pair().map_err(|error| failed(&error))?;
+    let (own_end, prefix_end) = sys::descriptor::socket_pair().map_err(|error| failed(&error))?;
     let mut command = Command::new(program);
-    let request = prefix::prefix_request(text, &MachineRegistry::Local, shared::is_prefix_running);
+    let request = prefix::build_prefix_request(
+        text,
+        &MachineRegistry::Local,
+        shared_prefix::is_prefix_running,
+    );
     command.args(["run", "--quiet", "--serves-prefix", "--", &request]);
     command.stdin(Stdio::from(prefix_end)).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(&error))?;

@@ -12,7 +12,7 @@ use pipeline::{Diagnostic, Graph, Registry};
 
 /// A request, parsed and planned for this machine.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedRequest {
     pub(crate) text: String,
     pub(crate) plan: Plan,
     pub(crate) machine: Machine,
@@ -21,7 +21,7 @@ pub struct Prepared {
     pub(crate) workers: Vec<String>,
 }
 
-impl Prepared {
+impl PreparedRequest {
     /// Parses a request and plans it for this machine.
     ///
     /// Names that need a lookup (such as host names) are resolved once, in this function;
@@ -33,10 +33,10 @@ impl Prepared {
     /// contradict the request, or a filter that cannot run in any space.
     ///
     /// ```
-    /// use streamline::{Options, Prepared};
+    /// use streamline::{Options, PreparedRequest};
     ///
     /// let options = Options::without_daemon();
-    /// let wrong = Prepared::read("generate | cuont | dprot", &options).unwrap_err();
+    /// let wrong = PreparedRequest::read("generate | cuont | dprot", &options).unwrap_err();
     /// let message = wrong.to_string();
     /// assert!(message.contains("did you mean `count`?"), "{message}");
     /// assert!(message.contains("did you mean `dport`?"), "{message}");

@@ -6,17 +6,17 @@ use crate::notice::CrashCapture;
 use crate::notice::Notices;
 use crate::options::Options;
 use crate::prefix::{self, LossPublisher};
-use crate::prepared::Prepared;
+use crate::prepared::PreparedRequest;
 use crate::registration::Registration;
 use crate::report::Report;
 use crate::workers::run::WorkerRun;
-use crate::workers::{Output, Supervisor};
-use endpoint::shared;
+use crate::workers::{Supervisor, WorkerOutput};
+use endpoint::shared_prefix;
 use engine::build::BuiltPath;
 use engine::digest::digest;
-use engine::live::Live;
+use engine::live::PathHandle;
 use engine::record::{Recording, RecordingSummary};
-use engine::run::{self, FailureReporter, Outcome, StopConditions};
+use engine::run::{self, FailureReporter, RunOutcome, StopConditions};
 use member::worker::Reporter;
 use pipeline::plan::Plan;
 use runtime::failure::PathFailure;
@@ -46,27 +46,27 @@ pub(crate) enum Executor {
     /// Paths that run in this process.
     Local(Vec<BuiltPath>),
     /// Worker processes, with the thread that merges their output.
-    Workers(Box<(Supervisor, Output)>),
+    Workers(Box<(Supervisor, WorkerOutput)>),
 }
 
 impl ReadyRequest {
     pub(crate) fn from_built_paths(
-        prepared: Prepared,
+        prepared: PreparedRequest,
         paths: Vec<BuiltPath>,
         options: &Options,
     ) -> Result<Self, OpenError> {
-        let lives: Vec<Live> = paths.iter().map(BuiltPath::live).collect();
+        let lives: Vec<PathHandle> = paths.iter().map(BuiltPath::live).collect();
         let member = Registration::register(&prepared, (lives, None), options)?;
         Ok(Self::new(prepared, Executor::Local(paths), member, options))
     }
 
     pub(crate) fn new(
-        prepared: Prepared,
+        prepared: PreparedRequest,
         executor: Executor,
         member: Registration,
         options: &Options,
     ) -> Self {
-        let Prepared { text, plan, .. } = prepared;
+        let PreparedRequest { text, plan, .. } = prepared;
         Self {
             text,
             plan,
@@ -100,7 +100,7 @@ impl ReadyRequest {
 
     /// Returns handles to the connected components of the request; empty if workers run it.
     #[must_use]
-    pub fn live_handles(&self) -> Vec<Live> {
+    pub fn live_handles(&self) -> Vec<PathHandle> {
         match &self.executor {
             Executor::Local(paths) => paths.iter().map(BuiltPath::live).collect(),
             Executor::Workers(_) => Vec::new(),
@@ -118,7 +118,7 @@ impl ReadyRequest {
         let mut stop = until.stop_descriptor;
         if self.serves_prefix {
             let all: Vec<BorrowedFd<'_>> =
-                stop.into_iter().chain([shared::vacancy_descriptor()?]).collect();
+                stop.into_iter().chain([shared_prefix::last_reader_left_descriptor()?]).collect();
             both = PollSet::new(&all)?;
             stop = Some(both.as_fd());
         }
@@ -163,7 +163,7 @@ impl ReadyRequest {
 }
 
 /// A completed run. Clients that follow the run wait for its exit status until
-/// [`end_registration`](Self::end_registration) is called.
+/// [`report_and_unregister`](Self::end_registration) is called.
 #[derive(Debug)]
 pub struct FinishedRun {
     /// The results of the run.
@@ -175,7 +175,7 @@ impl FinishedRun {
     /// Sends an exit status and a sentence about the results to the clients that follow the path,
     /// and ends the registration of the path. Blocks for a limited time until the clients have read
     /// both.
-    pub fn end_registration(self, status: u8, sentence: String) -> RunResults {
+    pub fn report_and_unregister(self, status: u8, sentence: String) -> RunResults {
         self.member.send_exit_status(status, sentence);
         self.results
     }
@@ -190,7 +190,7 @@ pub struct RunResults {
     /// Plan of the request.
     pub plan: Plan,
     /// The ledger, the reports of filters, and the failures of the run.
-    pub outcome: Outcome,
+    pub outcome: RunOutcome,
     /// Results of each worker; empty if one process ran the request.
     pub workers: Vec<WorkerRun>,
     /// For each failure in the outcome, the capture of the block on which the filter panicked;

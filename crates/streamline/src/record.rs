@@ -8,7 +8,7 @@ use crate::error::OpenError;
 use crate::hosts::KernelHosts;
 use crate::notice::Notices;
 use crate::options::Options;
-use crate::prepared::{self, Prepared};
+use crate::prepared::{self, PreparedRequest};
 use crate::ready::{ReadyRequest, RunResults};
 use engine::build::PathOptions;
 use engine::digest::{changed_lines, digest};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// Creates the record of a run if the options name a file. Fails if the plan has replicas.
 pub(crate) fn create_recording(
-    prepared: &Prepared,
+    prepared: &PreparedRequest,
     options: &Options,
 ) -> Result<Option<Arc<Recording>>, OpenError> {
     let Some(path) = &options.record else { return Ok(None) };
@@ -49,7 +49,7 @@ pub(crate) fn create_recording(
 /// A record of a run, whose request this program can replay.
 #[derive(Debug)]
 pub struct ReplayableRecord {
-    prepared: Prepared,
+    prepared: PreparedRequest,
     record: Record,
 }
 
@@ -74,26 +74,26 @@ impl ReplayableRecord {
         let graph = prepared::parse_graph(&text, &MachineRegistry::Recorded, &Options::default())?;
         let plan = prepared::plan_graph(&text, graph, &MachineRegistry::Recorded, &machine)?;
         if format_placement(&plan) != record.head.layout {
-            let (target, program) = (record.target(), &record.head.program);
+            let (target, program) = (record.path_for_messages(), &record.head.program);
             return Err(OpenError::Unrepeatable(format!(
                 "{target} was recorded by streamline {program}, which places this request \
                  differently; `replay {target} | …` runs a request over its frames"
             )));
         }
         let (hosts, workers) = (KernelHosts::local_only(), Vec::new());
-        Ok(Self { prepared: Prepared { text, plan, machine, hosts, workers }, record })
+        Ok(Self { prepared: PreparedRequest { text, plan, machine, hosts, workers }, record })
     }
 
     /// Returns true if the request was changed while the recorded run was in progress.
     #[must_use]
-    pub fn is_changed(&self) -> bool {
+    pub fn has_request_changes(&self) -> bool {
         !self.record.changes.is_empty()
     }
 
     /// Returns the reason why frames of the run are missing from the record, or `None` if the
     /// record is complete.
     #[must_use]
-    pub fn record_gap_reason(&self) -> Option<String> {
+    pub fn missing_frames_reason(&self) -> Option<String> {
         describe_record_gap(&self.record)
     }
 
@@ -104,11 +104,11 @@ impl ReplayableRecord {
         self.record.completeness.is_damaged()
     }
 
-    /// Returns the planned request of the record, and the mode in which [`Prepared::build_with`]
-    /// replays the record. Also returns the number of blocks after which the recorded run was to
-    /// end; `None` for no limit.
+    /// Returns the planned request of the record, and the mode in which
+    /// [`PreparedRequest::build_with`] replays the record. Also returns the number of blocks after
+    /// which the recorded run was to end; `None` for no limit.
     #[must_use]
-    pub fn into_parts(self) -> (Prepared, RecordMode, Option<u64>) {
+    pub fn into_parts(self) -> (PreparedRequest, RecordMode, Option<u64>) {
         let count = self.record.head.count;
         (self.prepared, RecordMode::Replay(Replay::new(self.record)), count)
     }
@@ -176,7 +176,7 @@ fn recorded_graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
 /// Returns the reason why a replay of the record does not repeat the whole run, or `None` if it
 /// does.
 fn describe_record_gap(record: &Record) -> Option<String> {
-    let target = record.target();
+    let target = record.path_for_messages();
     match &record.completeness {
         Completeness::Complete { .. } => None,
         Completeness::Full { beyond } => Some(format!(

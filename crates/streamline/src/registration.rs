@@ -2,10 +2,10 @@
 
 use crate::error::OpenError;
 use crate::options::Options;
-use crate::prepared::Prepared;
-use engine::live::Live;
+use crate::prepared::PreparedRequest;
+use engine::live::PathHandle;
 use member::client::{Client, ClientError};
-use member::protocol::Ended;
+use member::protocol::PathEnd;
 use member::worker::{PathInfo, Reporter, Worker, WorkerGroup};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -27,8 +27,8 @@ impl Registration {
     /// If there is no daemon, or if the daemon refuses, the run continues unregistered, unless the
     /// options require registration or set a name.
     pub(crate) fn register(
-        prepared: &Prepared,
-        (lives, group): (Vec<Live>, Option<Arc<dyn WorkerGroup>>),
+        prepared: &PreparedRequest,
+        (lives, group): (Vec<PathHandle>, Option<Arc<dyn WorkerGroup>>),
         options: &Options,
     ) -> Result<Self, OpenError> {
         if options.embedded {
@@ -43,7 +43,7 @@ impl Registration {
             ..PathInfo::new(&prepared.text, &prepared.plan)
         };
         let (steps, notices) = (&options.steps, &options.notices);
-        let announced = steps.announce(StepResource::Entry, "a connection to the daemon");
+        let announced = steps.announce_creation(StepResource::Entry, "a connection to the daemon");
         let client = announced.map_err(ClientError::from).and_then(|()| Client::find(None));
         match client.and_then(|client| Worker::start(client, path, lives, steps)) {
             Ok(worker) => {
@@ -99,7 +99,7 @@ impl Registration {
     /// limited time until the clients have read both.
     pub(crate) fn send_exit_status(self, status: u8, report: String) {
         if let Some(worker) = self.worker {
-            worker.send_exit_status(Ended { status, report });
+            worker.send_exit_status(PathEnd { status, report });
         }
     }
 }

@@ -6,8 +6,8 @@ use crate::options::Options;
 use crate::ready::{FinishedRun, ReadyRequest, RunResults};
 use engine::change::{ChangeError, SwitchReport};
 use engine::latency_breach;
-use engine::live::Live;
-use engine::run::{Alarm, StopConditions};
+use engine::live::PathHandle;
+use engine::run::{LatencyAlarm, StopConditions};
 use pipeline::edit::Edit;
 use runtime::latency::LatencyBreach;
 use std::cell::LazyCell;
@@ -44,7 +44,7 @@ impl ReadyRequest {
             let late = |breach: &LatencyBreach| {
                 notices.raise_warning(&latency_breach::describe_breach(breach))
             };
-            let alarm = Some(Alarm(&late));
+            let alarm = Some(LatencyAlarm(&late));
             let readable = Some(stops.as_fd());
             let run = self.run(StopConditions {
                 stop_descriptor: readable,
@@ -78,7 +78,7 @@ impl Running {
     /// Returns handles to the connected components of the request, for taps and commands; empty if
     /// workers run it.
     #[must_use]
-    pub fn live_handles(&self) -> &[Live] {
+    pub fn live_handles(&self) -> &[PathHandle] {
         &self.observer.lives
     }
 
@@ -114,7 +114,7 @@ impl Running {
             };
             return Err(ChangeError::Refused(why.to_owned()));
         };
-        let machine = LazyCell::new(engine::machine::inspect);
+        let machine = LazyCell::new(engine::machine::inspect_machine);
         engine::change::change_with_machine(live, edit, &machine, CHANGE_TIMEOUT)
     }
 
@@ -150,7 +150,7 @@ impl Running {
             .unwrap_or_else(|| Err(OpenError::Unfit("the run was waited for before".to_owned())))?;
         let status = u8::from(finished.results.has_failed());
         let sentence = finished.results.sentence();
-        Ok(finished.end_registration(status, sentence))
+        Ok(finished.report_and_unregister(status, sentence))
     }
 
     fn join(&mut self) -> Option<Result<FinishedRun, OpenError>> {

@@ -26,7 +26,7 @@ static CAN_SERVE: AtomicBool = AtomicBool::new(false);
 /// Call this first in `main`. If the process was not started for a task, returns `None` and records
 /// that this program can be started for tasks.
 pub fn serve_if_asked(notices: &Notices) -> Option<CompletedTask> {
-    if let Some(status) = engine::sandbox::serve_if_asked() {
+    if let Some(status) = engine::sandbox::serve_untrusted_filter_if_asked() {
         return Some(CompletedTask::Filter(status));
     }
     if let Some(served) = child::serve_if_asked(notices) {

@@ -8,7 +8,7 @@
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use streamline::Options;
-use streamline::capture::{Capture, CaptureSettings, FRAME_MAX};
+use streamline::capture::{Capture, CaptureSettings, FRAME_BYTES_MAX};
 use testkit::need;
 use testkit::net::{CLIENT, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, wait_until};
 
@@ -18,7 +18,7 @@ const ROUNDS: u32 = 3000;
 /// socket never overflows.
 const UNRECEIVED_FRAMES_MAX: u32 = 100;
 /// Number of frames that the test has received so far, from the ring and from the socket.
-static RECEIVED: AtomicU32 = AtomicU32::new(0);
+static FRAMES_RECEIVED: AtomicU32 = AtomicU32::new(0);
 /// Length of the Ethernet, IPv4 and UDP headers in bytes; the number of the frame follows them.
 const HEADERS_SIZE: usize = 14 + 20 + 8;
 
@@ -30,13 +30,13 @@ fn frame_reaches_the_ring_of_an_awake_reader_or_the_socket() {
     let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let client = pair.client.run_in_network_namespace(|| UdpSocket::bind((CLIENT, 0)).unwrap());
     client.connect((SERVER, 9)).unwrap();
-    let (mut capture, server) = pair.server.run_in_network_namespace(open);
+    let (mut capture, server) = pair.server.run_in_network_namespace(open_capture_and_socket);
     let is_over = AtomicBool::new(false);
     let (received, sent) = std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
             let mut sent = 0_u32;
             while !is_over.load(Ordering::Relaxed) {
-                if sent - RECEIVED.load(Ordering::Relaxed) >= UNRECEIVED_FRAMES_MAX {
+                if sent - FRAMES_RECEIVED.load(Ordering::Relaxed) >= UNRECEIVED_FRAMES_MAX {
                     std::thread::yield_now();
                     continue;
                 }
@@ -45,7 +45,7 @@ fn frame_reaches_the_ring_of_an_awake_reader_or_the_socket() {
             }
             sent
         });
-        let mut received = receive(&mut capture, &server);
+        let mut received = receive_frames_alternately(&mut capture, &server);
         is_over.store(true, Ordering::Relaxed);
         let sent = sender.join().unwrap();
         wait_until("all have arrived", || {
@@ -63,7 +63,7 @@ fn frame_reaches_the_ring_of_an_awake_reader_or_the_socket() {
 
 /// Opens a capture and a UDP socket that receive the same frames: from the ring while the reader is
 /// awake, otherwise from the socket.
-fn open() -> (Capture, UdpSocket) {
+fn open_capture_and_socket() -> (Capture, UdpSocket) {
     let server = UdpSocket::bind((SERVER, 9)).unwrap();
     server.set_nonblocking(true).unwrap();
     let settings = CaptureSettings {
@@ -77,7 +77,7 @@ fn open() -> (Capture, UdpSocket) {
 
 /// Receives from the ring and the socket while the reader wakes up and falls asleep in turn.
 /// Returns the numbers of the received frames.
-fn receive(capture: &mut Capture, server: &UdpSocket) -> Vec<u32> {
+fn receive_frames_alternately(capture: &mut Capture, server: &UdpSocket) -> Vec<u32> {
     let mut received = Vec::new();
     let [mut by_ring, mut by_socket] = [0; 2];
     for round in 0..ROUNDS {
@@ -105,16 +105,16 @@ fn receive(capture: &mut Capture, server: &UdpSocket) -> Vec<u32> {
 }
 
 fn receive_ring_frame_numbers(capture: &mut Capture) -> Vec<u32> {
-    let mut room = vec![0; FRAME_MAX];
+    let mut room = vec![0; FRAME_BYTES_MAX];
     let mut numbers = Vec::new();
-    capture.load();
+    capture.load_arrived_frames();
     while let Some((_, length)) = capture.next_frame(&mut room, 0, |frame, _| Some(frame.captured))
     {
         assert!(length >= HEADERS_SIZE + 4);
         let number = room[HEADERS_SIZE..HEADERS_SIZE + 4].try_into().unwrap();
         numbers.push(u32::from_be_bytes(number));
     }
-    RECEIVED.fetch_add(numbers.len() as u32, Ordering::Relaxed);
+    FRAMES_RECEIVED.fetch_add(numbers.len() as u32, Ordering::Relaxed);
     numbers
 }
 
@@ -124,6 +124,6 @@ fn receive_frame_numbers(socket: &UdpSocket) -> Vec<u32> {
     let all = std::iter::from_fn(receive);
     let all = all.map(|room| u32::from_be_bytes(room[..4].try_into().unwrap()));
     let numbers: Vec<u32> = all.collect();
-    RECEIVED.fetch_add(numbers.len() as u32, Ordering::Relaxed);
+    FRAMES_RECEIVED.fetch_add(numbers.len() as u32, Ordering::Relaxed);
     numbers
 }

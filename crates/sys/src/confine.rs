@@ -33,7 +33,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Exit status after a refused system call, as a shell reports SIGSYS.
-pub const EXIT_REFUSED_CALL: i32 = 128 + libc::SIGSYS;
+pub const REFUSED_CALL_EXIT_STATUS: i32 = 128 + libc::SIGSYS;
 /// First byte of a confined process's report about a refused system call. The call's number follows
 /// as a little-endian u32.
 pub const REFUSED_CALL_REPORT_BYTE: u8 = b'S';
@@ -265,7 +265,7 @@ extern "C" fn on_sigsys(_: libc::c_int, about: *const libc::siginfo_t, _: *const
     let call = unsafe { ptr::read_unaligned(place) }.to_le_bytes();
     send_report(&[REFUSED_CALL_REPORT_BYTE, call[0], call[1], call[2], call[3]]);
     // SAFETY: _exit(2) accepts any status and does not return.
-    unsafe { libc::_exit(EXIT_REFUSED_CALL) };
+    unsafe { libc::_exit(REFUSED_CALL_EXIT_STATUS) };
 }
 
 /// System calls allowed with any arguments: traffic over open descriptors, memory, time, exit.

@@ -21,14 +21,14 @@ const PASSED_DESCRIPTORS_MAX: usize = 253;
 
 /// Creates a connected pair of Unix SEQPACKET sockets. Both are closed on exec, except when passed
 /// to a child as a standard stream.
-pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
+pub fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).context("socketpair", "")
 }
 
 /// Returns the effective user and group ids of the process that created or connected the peer
-/// socket, as recorded by the kernel. For a [`pair`], these are the ids of the process that created
-/// the pair, even if another process now holds the peer socket.
+/// socket, as recorded by the kernel. For a [`socket_pair`], these are the ids of the process that
+/// created the pair, even if another process now holds the peer socket.
 pub fn peer_uid_and_gid(socket: impl AsFd) -> Result<(u32, u32)> {
     let peer =
         rustix::net::sockopt::socket_peercred(socket).context("getsockopt", "SO_PEERCRED")?;
@@ -49,8 +49,9 @@ pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
 /// Sends one message with duplicates of `descriptors`. Blocks while the socket is full. The message
 /// must not be empty.
 pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
-    // The call is repeated for the reason stated in `receive_with`.
-    let sent = retry_on_intr(|| send_with(&socket, message, descriptors, SendFlags::NOSIGNAL));
+    // The call is repeated for the reason stated in `receive_with_flags`.
+    let sent =
+        retry_on_intr(|| send_with_flags(&socket, message, descriptors, SendFlags::NOSIGNAL));
     sent.map_err(convert_send_error).map(drop)
 }
 
@@ -66,7 +67,7 @@ pub fn send_all(socket: impl AsFd, messages: &[&[u8]]) -> Result<()> {
         let headers = rest.iter().zip(&mut controls);
         let mut headers: Vec<_> =
             headers.map(|(part, control)| MMsgHdr::new(part, control)).collect();
-        // The call is repeated for the reason stated in `receive_with`.
+        // The call is repeated for the reason stated in `receive_with_flags`.
         let more =
             retry_on_intr(|| rustix::net::sendmmsg(&socket, &mut headers, SendFlags::NOSIGNAL));
         sent += more.map_err(convert_send_error)?;
@@ -76,7 +77,7 @@ pub fn send_all(socket: impl AsFd, messages: &[&[u8]]) -> Result<()> {
 
 /// Sends one message with duplicates of `descriptors`, using the given send flags. Fails with E2BIG
 /// if there are more than [`DESCRIPTORS_MAX`] descriptors.
-pub(crate) fn send_with(
+pub(crate) fn send_with_flags(
     socket: impl AsFd,
     message: &[u8],
     descriptors: &[BorrowedFd<'_>],
@@ -90,7 +91,7 @@ pub(crate) fn send_with(
     rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags)
 }
 
-/// Converts an errno of [`send_with`] to an error.
+/// Converts an errno of [`send_with_flags`] to an error.
 pub(crate) fn convert_send_error(errno: Errno) -> Error {
     let target = if errno == Errno::TOOBIG { "too many descriptors" } else { "a socket" };
     Error::new("sendmsg", target, errno.raw_os_error())
@@ -111,18 +112,18 @@ pub(crate) fn take_descriptors(control: &mut RecvAncillaryBuffer<'_>) -> Vec<Own
 /// its end, and its descriptors, which are closed on exec. Fails with EMSGSIZE if the message or
 /// its descriptors were truncated.
 pub fn receive(socket: impl AsFd, message: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
-    receive_with(socket, message, RecvFlags::empty())
+    receive_with_flags(socket, message, RecvFlags::empty())
 }
 
 /// Receives like [`receive`], but returns `None` instead of blocking if no message is pending.
 pub fn try_receive(socket: impl AsFd, message: &mut [u8]) -> Result<Option<(usize, Vec<OwnedFd>)>> {
-    match receive_with(socket, message, RecvFlags::DONTWAIT) {
+    match receive_with_flags(socket, message, RecvFlags::DONTWAIT) {
         Err(error) if error.errno == libc::EAGAIN => Ok(None),
         got => got.map(Some),
     }
 }
 
-fn receive_with(
+fn receive_with_flags(
     socket: impl AsFd,
     message: &mut [u8],
     flags: RecvFlags,
@@ -168,7 +169,7 @@ mod tests {
 
     #[test]
     fn sent_descriptors_arrive_with_their_message() {
-        let (local, peer) = pair().unwrap();
+        let (local, peer) = socket_pair().unwrap();
         let files = [Memfd::create("one", 4096).unwrap(), Memfd::create("two", 8192).unwrap()];
         send(&local, b"two files", &[files[0].as_fd(), files[1].as_fd()]).unwrap();
         send(&local, b"none", &[]).unwrap();

@@ -66,8 +66,8 @@ impl AsFd for ForeignDescriptor {
 impl Drop for ForeignDescriptor {
     fn drop(&mut self) {
         if let Some(descriptor) = self.descriptor.take() {
-            lock().add(self.uid, descriptor);
-            CHANGED.notify_one();
+            lock_closer().add(self.uid, descriptor);
+            DESCRIPTOR_QUEUED.notify_one();
         }
     }
 }
@@ -76,19 +76,19 @@ impl Drop for ForeignDescriptor {
 /// then accept no further descriptors from the user.
 #[must_use]
 pub fn is_user_overloaded(uid: u32) -> bool {
-    lock().users.get(&uid).is_some_and(|user| user.waiting.len() >= WAITING_DESCRIPTORS_MAX)
+    lock_closer().users.get(&uid).is_some_and(|user| user.waiting.len() >= WAITING_DESCRIPTORS_MAX)
 }
 
 /// The state that the threads that close descriptors share with the threads that drop them.
 struct DescriptorCloser {
-    users: BTreeMap<u32, User>,
+    users: BTreeMap<u32, UserQueue>,
     threads: usize,
     /// Number of closing threads that have no work and wait for a descriptor to close.
     idle: usize,
 }
 
 #[derive(Default)]
-struct User {
+struct UserQueue {
     waiting: VecDeque<OwnedFd>,
     /// True while a thread is closing a descriptor that belongs to the user.
     is_closing: bool,
@@ -96,9 +96,9 @@ struct User {
 
 static DESCRIPTOR_CLOSER: Mutex<DescriptorCloser> =
     Mutex::new(DescriptorCloser { users: BTreeMap::new(), threads: 0, idle: 0 });
-static CHANGED: Condvar = Condvar::new();
+static DESCRIPTOR_QUEUED: Condvar = Condvar::new();
 
-fn lock() -> MutexGuard<'static, DescriptorCloser> {
+fn lock_closer() -> MutexGuard<'static, DescriptorCloser> {
     DESCRIPTOR_CLOSER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -123,7 +123,7 @@ impl DescriptorCloser {
     }
 
     /// Records that a thread has finished closing a descriptor that belongs to the user `uid`.
-    fn finish(&mut self, uid: u32) {
+    fn finish_closing(&mut self, uid: u32) {
         if let Some(user) = self.users.get_mut(&uid) {
             user.is_closing = false;
             if user.waiting.is_empty() {
@@ -133,7 +133,7 @@ impl DescriptorCloser {
     }
 }
 
-impl User {
+impl UserQueue {
     fn is_due(&self) -> bool {
         !self.is_closing && !self.waiting.is_empty()
     }
@@ -141,21 +141,21 @@ impl User {
 
 /// Runs a closing thread: closes descriptors until none has arrived for [`IDLE_THREAD_TIMEOUT`].
 fn run_closing_thread() {
-    let mut closer = lock();
+    let mut closer = lock_closer();
     loop {
         if let Some((uid, descriptor)) = closer.take_due_descriptor() {
             drop(closer);
             drop(descriptor);
-            closer = lock();
-            closer.finish(uid);
+            closer = lock_closer();
+            closer.finish_closing(uid);
             continue;
         }
         closer.idle += 1;
-        let waited = CHANGED.wait_timeout(closer, IDLE_THREAD_TIMEOUT);
+        let waited = DESCRIPTOR_QUEUED.wait_timeout(closer, IDLE_THREAD_TIMEOUT);
         let (back, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         closer = back;
         closer.idle -= 1;
-        if timeout.timed_out() && !closer.users.values().any(User::is_due) {
+        if timeout.timed_out() && !closer.users.values().any(UserQueue::is_due) {
             closer.threads -= 1;
             return;
         }
@@ -172,21 +172,22 @@ mod tests {
     #[test]
     fn lingering_descriptor_delays_only_its_own_user() {
         let (slow, peer) = testkit::lingering_socket(LINGER);
-        let (own, own_peer) = crate::descriptor::pair().unwrap();
-        let (other, other_peer) = crate::descriptor::pair().unwrap();
+        let (own, own_peer) = crate::descriptor::socket_pair().unwrap();
+        let (other, other_peer) = crate::descriptor::socket_pair().unwrap();
         let (uid, other_uid) = (4_000_000_001, 4_000_000_002);
         drop(ForeignDescriptor::new(slow, uid));
         drop(ForeignDescriptor::new(own, uid));
         drop(ForeignDescriptor::new(other, other_uid));
         testkit::wait_until_closed(&other_peer);
-        assert!(!crate::local_socket::is_gone(&own_peer), "it waits for the first");
+        assert!(!crate::local_socket::is_peer_gone(&own_peer), "it waits for the first");
         assert!(!is_user_overloaded(uid));
-        let many: Vec<_> =
-            (0..WAITING_DESCRIPTORS_MAX).map(|_| crate::descriptor::pair().unwrap().0).collect();
+        let many: Vec<_> = (0..WAITING_DESCRIPTORS_MAX)
+            .map(|_| crate::descriptor::socket_pair().unwrap().0)
+            .collect();
         drop(ForeignDescriptor::wrap_all(many, uid));
         assert!(is_user_overloaded(uid) && !is_user_overloaded(other_uid));
         drop(peer);
         testkit::wait_until_closed(&own_peer);
-        testkit::wait_until("all are closed", || !lock().users.contains_key(&uid));
+        testkit::wait_until("all are closed", || !lock_closer().users.contains_key(&uid));
     }
 }

@@ -57,7 +57,7 @@ pub enum PeerState {
 impl SocketDoorbell {
     /// Creates a connected pair of doorbells.
     pub fn pair() -> Result<(Self, Self)> {
-        descriptor::pair().map(|(one, other)| (Self(one), Self(other)))
+        descriptor::socket_pair().map(|(one, other)| (Self(one), Self(other)))
     }
 
     /// Notifies the other end, and returns its state. Does nothing if the queue of the other end is
@@ -77,7 +77,7 @@ impl SocketDoorbell {
             return SendResult::Full;
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match descriptor::send_with(&self.0, note, descriptors, flags) {
+        match descriptor::send_with_flags(&self.0, note, descriptors, flags) {
             Ok(_) => SendResult::Queued,
             Err(Errno::AGAIN | Errno::INTR | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => {
                 SendResult::Full

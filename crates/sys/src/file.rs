@@ -145,8 +145,8 @@ impl FileMapping {
     }
 
     /// Writes several ranges of the file, each given as offset and length, with one call
-    /// (`writev(2)`). Returns the number of bytes written. Only the first [`RANGES_MAX`] ranges are
-    /// written.
+    /// (`writev(2)`). Returns the number of bytes written. Only the first [`RANGES_PER_CALL_MAX`]
+    /// ranges are written.
     pub fn write_ranges(&self, pieces: &[(usize, usize)], to: impl AsFd) -> Result<usize> {
         let io_vectors = self.io_vectors(pieces)?;
         let (to, count) = (to.as_fd().as_raw_fd(), saturate_to_i32(io_vectors.len()));
@@ -178,7 +178,7 @@ impl FileMapping {
     }
 
     fn io_vectors(&self, pieces: &[(usize, usize)]) -> Result<Vec<libc::iovec>> {
-        let pieces = pieces.iter().take(RANGES_MAX);
+        let pieces = pieces.iter().take(RANGES_PER_CALL_MAX);
         pieces
             .map(|&(at, len)| {
                 let iov_base = self.address(at, len)?.cast_mut();
@@ -197,7 +197,7 @@ impl FileMapping {
 }
 
 /// Maximum number of ranges per call (IOV_MAX).
-pub const RANGES_MAX: usize = 1024;
+pub const RANGES_PER_CALL_MAX: usize = 1024;
 
 /// Sends up to `len` bytes of a file that cannot be mapped, starting at offset `at`
 /// (`sendfile(2)`). Returns the number of bytes sent; 0 at the end of the file.
@@ -250,7 +250,7 @@ mod tests {
     use std::io::{Read as _, Write as _};
 
     /// Creates an unnamed file with these bytes.
-    fn file(bytes: &[u8]) -> File {
+    fn create_unnamed_file(bytes: &[u8]) -> File {
         use rustix::fs::{Mode, OFlags};
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::open("/tmp", flags, Mode::RUSR).unwrap());
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn mapped_bytes_are_written_to_a_pipe_by_every_call() {
-        let file = file(&[b'a'; 5000]);
+        let file = create_unnamed_file(&[b'a'; 5000]);
         let mapping = FileMapping::map(&file, 8192).unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
         let mut read = File::from(read);
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn truncated_file_causes_no_sigbus() {
-        let file = file(&[b'a'; 3 * 4096]);
+        let file = create_unnamed_file(&[b'a'; 3 * 4096]);
         let mapping = FileMapping::map(&file, 3 * 4096).unwrap();
         let (_read, write) = rustix::pipe::pipe().unwrap();
         mapping.populate(0, 3 * 4096).unwrap();
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn file_status_and_access_mode_are_reported() {
-        let file = file(&[1; 100]);
+        let file = create_unnamed_file(&[1; 100]);
         let facts = status(&file).unwrap();
         assert_eq!((facts.kind, facts.size, facts.mode), (FileKind::Regular, 100, 0o400));
         assert_eq!(access_mode(&file).unwrap(), AccessMode::ReadWrite);

@@ -52,7 +52,7 @@ pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
 /// has exited. Fails with ENOENT if the helper is not installed.
 pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     let target = || format!("{MOUNT_HELPER} {}", directory.display());
-    let (own_end, helper_end) = descriptor::pair()?;
+    let (own_end, helper_end) = descriptor::socket_pair()?;
     let mut command = Command::new(MOUNT_HELPER);
     let options =
         format!("fsname={FUSE_NAME},subtype={FUSE_NAME},nosuid,nodev,noatime,default_permissions");

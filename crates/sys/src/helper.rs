@@ -164,7 +164,7 @@ mod tests {
     /// Starts this test program with `--list`, so that it exits at once.
     #[test]
     fn helper_process_reports_its_outcome() {
-        let (_local, peer) = descriptor::pair().unwrap();
+        let (_local, peer) = descriptor::socket_pair().unwrap();
         let kept = HelperProcess::start(None, &["--list"], peer).unwrap();
         assert_eq!(kept.wait(Duration::from_secs(60)), Some(ProcessOutcome::Status(0)));
         assert_eq!((kept.outcome(), kept.cpu_time_ns()), (Some(ProcessOutcome::Status(0)), None));

@@ -1,7 +1,7 @@
 //! The processes that hold sockets and BPF objects open, found through `/proc/PID/fd`.
 //!
-//! Descriptors of other users' processes are readable only with CAP_SYS_PTRACE; [`Holders::hidden`]
-//! counts the processes whose descriptors were not readable.
+//! Descriptors of other users' processes are readable only with CAP_SYS_PTRACE;
+//! [`ObjectHolders::hidden`] counts the processes whose descriptors were not readable.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// A process that holds an object open.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Holder {
+pub struct HolderProcess {
     /// Process id.
     pub process: u32,
     /// Effective user id.
@@ -20,11 +20,11 @@ pub struct Holder {
     pub command: String,
 }
 
-/// The processes that hold certain sockets and BPF programs, found with [`Holders::find`].
+/// The processes that hold certain sockets and BPF programs, found with [`ObjectHolders::find`].
 #[derive(Clone, Debug, Default)]
-pub struct Holders {
-    sockets: HashMap<u64, Vec<Holder>>,
-    programs: HashMap<u32, Vec<Holder>>,
+pub struct ObjectHolders {
+    sockets: HashMap<u64, Vec<HolderProcess>>,
+    programs: HashMap<u32, Vec<HolderProcess>>,
     /// Number of processes whose descriptors could not be read.
     pub hidden: usize,
     /// Number of processes with unreadable descriptors that were started after this process. This
@@ -32,7 +32,7 @@ pub struct Holders {
     pub hidden_later: usize,
 }
 
-impl Holders {
+impl ObjectHolders {
     /// Finds the processes that hold any of these sockets (given by inode) or BPF programs (given
     /// by id; held directly or through a link). Reads the descriptors of every process on the
     /// machine.
@@ -57,13 +57,13 @@ impl Holders {
 
     /// Returns the processes that hold the socket with this inode.
     #[must_use]
-    pub fn holders_of_socket(&self, inode: u64) -> &[Holder] {
+    pub fn holders_of_socket(&self, inode: u64) -> &[HolderProcess] {
         self.sockets.get(&inode).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the processes that hold the program with this id.
     #[must_use]
-    pub fn holders_of_program(&self, id: u32) -> &[Holder] {
+    pub fn holders_of_program(&self, id: u32) -> &[HolderProcess] {
         self.programs.get(&id).map_or(&[], Vec::as_slice)
     }
 
@@ -92,7 +92,7 @@ impl Holders {
                 return;
             }
         };
-        let holder = || Holder {
+        let holder = || HolderProcess {
             process,
             uid: facts.uid(),
             command: fs::read_to_string(folder.join("comm")).unwrap_or_default().trim().to_owned(),
@@ -178,7 +178,7 @@ mod tests {
         let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
         let link = fs::read_link(format!("/proc/self/fd/{fd}")).unwrap();
         let inode = parse_socket_inode(link.to_str().unwrap()).unwrap();
-        let found = Holders::find(&HashSet::from([inode]), &HashSet::new());
+        let found = ObjectHolders::find(&HashSet::from([inode]), &HashSet::new());
         let own = found.holders_of_socket(inode);
         assert_eq!(own.len(), 1, "{own:?}");
         assert_eq!(own[0].process, std::process::id());

@@ -7,7 +7,7 @@
 //! by `streamline bench lazy`.
 //!
 //! Invariants, cited below:
-//! - L1 A slot in [`SLOTS`] belongs to one [`LazyBuffer`], which reserves the slot before
+//! - L1 A slot in [`BUFFER_SLOTS`] belongs to one [`LazyBuffer`], which reserves the slot before
 //!   publishing its pages there, and frees the slot before unmapping these pages.
 //! - L2 `source` is nonzero only while there is a [`LazyCopy`], which borrows the buffer and a
 //!   source of the same length.
@@ -26,7 +26,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Maximum number of lazy buffers that exist at one time.
 const LAZY_BUFFERS_MAX: usize = 8;
-static SLOTS: [BufferSlot; LAZY_BUFFERS_MAX] = [const { BufferSlot::free() }; LAZY_BUFFERS_MAX];
+static BUFFER_SLOTS: [BufferSlot; LAZY_BUFFERS_MAX] =
+    [const { BufferSlot::new_free() }; LAZY_BUFFERS_MAX];
 static INSTALL_HANDLER: Once = Once::new();
 
 /// The addresses of a lazy buffer and of its source, for the SIGSEGV handler.
@@ -41,7 +42,7 @@ struct BufferSlot {
 }
 
 impl BufferSlot {
-    const fn free() -> Self {
+    const fn new_free() -> Self {
         Self {
             base: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
@@ -59,22 +60,22 @@ pub struct LazyBuffer {
     place: usize,
 }
 
-const PAGE: usize = 4096;
+const PAGE_SIZE: usize = 4096;
 
 impl LazyBuffer {
     /// Allocates `len` bytes, rounded up to whole pages.
     ///
     /// Fails with ENOSPC if there are eight buffers already.
     pub fn new(len: usize) -> Result<Self> {
-        let pages = Mapping::anonymous(len.max(1).next_multiple_of(PAGE))?;
+        let pages = Mapping::anonymous(len.max(1).next_multiple_of(PAGE_SIZE))?;
         pages.populate(0, pages.len())?;
         let is_taken = |place: &BufferSlot| {
             place.base.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        let place = SLOTS.iter().position(is_taken);
+        let place = BUFFER_SLOTS.iter().position(is_taken);
         let place = place.ok_or_else(|| Error::new("mprotect", "a ninth buffer", libc::ENOSPC))?;
         INSTALL_HANDLER.call_once(install_handler);
-        let known = &SLOTS[place];
+        let known = &BUFFER_SLOTS[place];
         known.len.store(pages.len(), Ordering::Relaxed);
         known.faults.store(0, Ordering::Relaxed);
         known.base.store(pages.base().as_ptr().addr(), Ordering::Release);
@@ -88,14 +89,14 @@ impl LazyBuffer {
         }
         self.set_page_protection(MprotectFlags::empty())?;
         // L2: the guard borrows both.
-        SLOTS[self.place].source.store(source.as_ptr().addr(), Ordering::Release);
+        BUFFER_SLOTS[self.place].source.store(source.as_ptr().addr(), Ordering::Release);
         Ok(LazyCopy { buffer: self, source: PhantomData })
     }
 
     /// Returns the number of accesses that made the handler copy bytes into the buffer.
     #[must_use]
     pub fn copies_made(&self) -> u64 {
-        SLOTS[self.place].faults.load(Ordering::Relaxed)
+        BUFFER_SLOTS[self.place].faults.load(Ordering::Relaxed)
     }
 
     fn set_page_protection(&self, access: MprotectFlags) -> Result<()> {
@@ -110,7 +111,7 @@ impl LazyBuffer {
 impl Drop for LazyBuffer {
     fn drop(&mut self) {
         // L1: cleared before the pages are unmapped.
-        SLOTS[self.place].base.store(0, Ordering::Release);
+        BUFFER_SLOTS[self.place].base.store(0, Ordering::Release);
     }
 }
 
@@ -131,7 +132,7 @@ impl LazyCopy<'_> {
     /// Returns true if the buffer has not been accessed. The source may then be used instead.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
-        SLOTS[self.buffer.place].source.load(Ordering::Acquire) != 0
+        BUFFER_SLOTS[self.buffer.place].source.load(Ordering::Acquire) != 0
     }
 }
 
@@ -147,7 +148,7 @@ impl Deref for LazyCopy<'_> {
 
 impl Drop for LazyCopy<'_> {
     fn drop(&mut self) {
-        let untouched = SLOTS[self.buffer.place].source.swap(0, Ordering::AcqRel) != 0;
+        let untouched = BUFFER_SLOTS[self.buffer.place].source.swap(0, Ordering::AcqRel) != 0;
         if untouched {
             // If access cannot be restored, the next lazy copy reports the error.
             let _given_back =
@@ -177,7 +178,7 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut 
     let info = unsafe { &*info };
     // SAFETY: for SIGSEGV this field of the union holds the address (sigaction(2)).
     let address = unsafe { info.si_addr() }.addr();
-    for place in &SLOTS {
+    for place in &BUFFER_SLOTS {
         let (base, len) = (place.base.load(Ordering::Acquire), place.len.load(Ordering::Relaxed));
         if base <= 1 || address.wrapping_sub(base) >= len {
             continue;
@@ -210,7 +211,7 @@ mod tests {
 
     #[test]
     fn e3_lazy_copy_is_made_on_first_access_only() {
-        let source: Vec<u8> = (0..3 * PAGE).map(|at| at as u8).collect();
+        let source: Vec<u8> = (0..3 * PAGE_SIZE).map(|at| at as u8).collect();
         let mut buffer = LazyBuffer::new(source.len()).unwrap();
         for round in 1..=3 {
             let lazy = buffer.copy_lazily(&source).unwrap();

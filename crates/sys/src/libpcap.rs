@@ -5,7 +5,7 @@
 //! error.
 
 use crate::error::{Error, Result};
-use crate::packet::Instruction;
+use crate::packet::ClassicBpfInstruction;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
@@ -96,7 +96,7 @@ impl Libpcap {
         link: i32,
         snap: i32,
         optimize: bool,
-    ) -> std::result::Result<Vec<Instruction>, String> {
+    ) -> std::result::Result<Vec<ClassicBpfInstruction>, String> {
         let text = CString::new(expression).map_err(|_| "the text has a zero byte".to_owned())?;
         // SAFETY: pcap_open_dead(3) accepts any two numbers and returns null on failure.
         let handle = unsafe { (self.open_dead)(link, snap) };
@@ -141,7 +141,7 @@ fn find_symbol(library: NonNull<c_void>, name: &'static CStr) -> Result<NonNull<
     NonNull::new(address).ok_or_else(missing)
 }
 
-fn copy_instructions(program: &CompiledProgram) -> Vec<Instruction> {
+fn copy_instructions(program: &CompiledProgram) -> Vec<ClassicBpfInstruction> {
     if program.instructions.is_null() {
         return Vec::new();
     }

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::abstract_socket::{AcceptedContent, refuse_descriptors};
-use crate::descriptor::{convert_send_error, send_with};
+use crate::descriptor::{convert_send_error, send_with_flags};
 use crate::packet::option;
 
 /// The framing of a Unix socket.
@@ -63,7 +63,7 @@ pub fn is_same_file(directory: &OwnedFd, name: &str, file: &OwnedFd) -> bool {
 }
 
 /// Removes a name from a directory. Succeeds if the name does not exist.
-pub fn remove(directory: &OwnedFd, name: &str) -> Result<()> {
+pub fn remove_if_present(directory: &OwnedFd, name: &str) -> Result<()> {
     match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(Error::new("unlink", name.to_owned(), errno.raw_os_error())),
@@ -158,7 +158,7 @@ pub fn send_nonblocking(
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<Option<usize>> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    match send_with(socket, bytes, descriptors, flags) {
+    match send_with_flags(socket, bytes, descriptors, flags) {
         Ok(sent) => Ok(Some(sent)),
         Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Ok(None),
         Err(errno) => Err(convert_send_error(errno)),
@@ -189,7 +189,7 @@ pub fn hang_up(socket: impl AsFd) -> Result<()> {
 /// Returns true if the peer has closed its end and all data from it has been received, or if the
 /// descriptor is not a connected socket. Consumes nothing.
 #[must_use]
-pub fn is_gone(socket: impl AsFd) -> bool {
+pub fn is_peer_gone(socket: impl AsFd) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     match recv(socket, &mut [0; 1], flags) {
         Ok((bytes, _)) => bytes == 0,
@@ -284,12 +284,12 @@ mod tests {
             let full = (0..1_000_000)
                 .find(|_| send_nonblocking(&accepted, &[0; 999], &[]).unwrap().is_none());
             assert!(full.is_some(), "a full peer never blocks the sender");
-            assert!(!is_gone(&accepted));
+            assert!(!is_peer_gone(&accepted));
             drop(client);
             testkit::wait_until_closed(&accepted);
-            assert!(is_gone(&accepted) && send_nonblocking(&accepted, b"x", &[]).is_err());
-            remove(&held, name).unwrap();
-            remove(&held, name).unwrap();
+            assert!(is_peer_gone(&accepted) && send_nonblocking(&accepted, b"x", &[]).is_err());
+            remove_if_present(&held, name).unwrap();
+            remove_if_present(&held, name).unwrap();
         }
         assert!(framing(&held).is_err());
     }
@@ -304,7 +304,7 @@ mod tests {
         assert!(is_same_file(&held, "lock", &one));
         drop(one);
         testkit::wait_until("no child has a copy of the lock", || try_lock(&other).unwrap());
-        remove(&held, "lock").unwrap();
+        remove_if_present(&held, "lock").unwrap();
         assert!(!is_same_file(&held, "lock", &other));
         std::os::unix::fs::symlink("elsewhere", folder.0.join("link")).unwrap();
         assert_eq!(open_private_file(&held, "link").unwrap_err().errno, libc::ELOOP);

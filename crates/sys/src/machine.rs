@@ -34,11 +34,11 @@ impl Machine {
     #[must_use]
     pub fn detect() -> Self {
         // The caches stay the same, and their files are slow to read.
-        static CACHES: OnceLock<Vec<usize>> = OnceLock::new();
+        static CACHE_SIZES: OnceLock<Vec<usize>> = OnceLock::new();
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         Self {
             processor_count: std::thread::available_parallelism().map_or(1, usize::from),
-            cache_sizes: CACHES
+            cache_sizes: CACHE_SIZES
                 .get_or_init(|| read_cache_sizes(Path::new("/sys/devices/system/cpu/cpu0/cache")))
                 .clone(),
             memory_bytes: fs::read_to_string("/proc/meminfo")
@@ -54,7 +54,7 @@ impl Machine {
     /// Returns the major and the minor version of the kernel, for example (6, 18); `None` if the
     /// release does not begin with two numbers.
     #[must_use]
-    pub fn kernel(&self) -> Option<(u32, u32)> {
+    pub fn kernel_version(&self) -> Option<(u32, u32)> {
         let mut numbers = self.release.split(|c: char| !c.is_ascii_digit());
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     }
@@ -79,22 +79,23 @@ pub fn processors_sharing_cache(processor: usize) -> Vec<usize> {
 /// itself; empty if unknown or if no cache is shared. Reads sysfs once per processor.
 #[must_use]
 pub fn processors_sharing_last_cache(processor: usize) -> Vec<usize> {
-    static KNOWN: Mutex<BTreeMap<usize, Vec<usize>>> = Mutex::new(BTreeMap::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    static KNOWN_SHARING_PROCESSORS: Mutex<BTreeMap<usize, Vec<usize>>> =
+        Mutex::new(BTreeMap::new());
+    let mut known = KNOWN_SHARING_PROCESSORS.lock().unwrap_or_else(PoisonError::into_inner);
     let read = || {
         let directory = Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache"));
-        shared_caches(&directory).pop().unwrap_or_default()
+        read_shared_caches(&directory).pop().unwrap_or_default()
     };
     known.entry(processor).or_insert_with(read).clone()
 }
 
 fn read_processors_sharing_cache(directory: &Path) -> Vec<usize> {
-    shared_caches(directory).into_iter().next().unwrap_or_default()
+    read_shared_caches(directory).into_iter().next().unwrap_or_default()
 }
 
 /// Returns, for each shared cache in a CPU's sysfs `directory`, the CPUs that share it. The list
 /// begins with the cache nearest to the CPU.
-fn shared_caches(directory: &Path) -> Vec<Vec<usize>> {
+fn read_shared_caches(directory: &Path) -> Vec<Vec<usize>> {
     let shared = |index: &Path| {
         let all = parse_cpu_list(&fs::read_to_string(index.join("shared_cpu_list")).ok()?)?;
         let level: u32 = fs::read_to_string(index.join("level")).ok()?.trim().parse().ok()?;
@@ -121,12 +122,13 @@ fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
 /// Returns the number of possible CPUs, including offline ones. CPU numbers are below this number,
 /// and a per-CPU map holds this many values for each key.
 pub fn count_possible_processors() -> crate::Result<usize> {
-    const FILE: &str = "/sys/devices/system/cpu/possible";
-    let text = fs::read_to_string(FILE).context("open", FILE)?;
+    const POSSIBLE_PROCESSORS_FILE: &str = "/sys/devices/system/cpu/possible";
+    let text =
+        fs::read_to_string(POSSIBLE_PROCESSORS_FILE).context("open", POSSIBLE_PROCESSORS_FILE)?;
     // Ascending ranges, such as "0-3,8-11".
     let last = text.trim().rsplit(['-', ',']).next().and_then(|word| word.parse::<usize>().ok());
     last.and_then(|last| last.checked_add(1))
-        .ok_or_else(|| crate::Error::new("read", FILE, libc::EINVAL))
+        .ok_or_else(|| crate::Error::new("read", POSSIBLE_PROCESSORS_FILE, libc::EINVAL))
 }
 
 /// A capability set (capabilities(7)) as a bit mask.
@@ -240,7 +242,7 @@ mod tests {
             [4, 6],
             "the second level is nearer than the third"
         );
-        assert_eq!(shared_caches(&directory).pop(), Some((0..8).collect()), "the last one");
+        assert_eq!(read_shared_caches(&directory).pop(), Some((0..8).collect()), "the last one");
         fs::remove_dir_all(&directory).unwrap();
         assert_eq!(read_processors_sharing_cache(&directory), []);
     }
@@ -249,7 +251,7 @@ mod tests {
     fn detected_machine_facts_are_plausible() {
         let here = Machine::detect();
         assert!(here.processor_count > 0 && here.page_size >= 4096);
-        assert!(here.kernel().is_some_and(|(major, _)| major >= 3), "{}", here.release);
+        assert!(here.kernel_version().is_some_and(|(major, _)| major >= 3), "{}", here.release);
         assert!(here.cache_sizes.is_sorted(), "{:?}", here.cache_sizes);
         assert!(here.memory_bytes.is_some_and(|bytes| bytes > 1 << 20));
     }

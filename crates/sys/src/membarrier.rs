@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn barrier_of_all_threads_succeeds_if_registration_did() {
+    fn fence_of_all_threads_succeeds_if_supported() {
         assert_eq!(fence_all_threads(), is_supported());
         let other = std::thread::spawn(fence_all_threads);
         assert_eq!(other.join().unwrap(), is_supported());

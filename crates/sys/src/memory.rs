@@ -4,7 +4,8 @@
 //! sealed, and only then shared. [`Seals::READER`] makes a descriptor harmless; the receiver checks
 //! seals, size and geometry before its first access. A mapping yields an address, never a
 //! reference; the crate `buffer` defines which party may access the bytes at which time. Memory
-//! whose segments the kernel fills and takes back after use (a packet ring) implements [`Lender`].
+//! whose segments the kernel fills and takes back after use (a packet ring) implements
+//! [`SegmentLender`].
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub mod foreign;
@@ -271,7 +272,7 @@ impl ReadMapping {
 ///
 /// 2. After `has_arrived(slot)` has returned true, the other party must not write the segment until
 ///    `give_back(slot)` is called.
-pub unsafe trait Lender: Any + fmt::Debug + Send + Sync {
+pub unsafe trait SegmentLender: Any + fmt::Debug + Send + Sync {
     /// Returns the address of the first byte of the first segment.
     fn base(&self) -> NonNull<u8>;
     /// Returns the size of a segment in bytes: a power of two, at least a page.

@@ -48,7 +48,7 @@ fn parse_list_length(list: &str) -> usize {
 }
 
 /// Returns the NUMA node of the calling thread.
-pub fn current_node() -> Result<u32> {
+pub fn current_numa_node() -> Result<u32> {
     let (mut processor, mut node) = (0_u32, 0_u32);
     // SAFETY: the kernel writes two numbers to variables that outlive the call, and nothing else
     // (getcpu(2); the third argument is unused).
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn d18_memory_prefers_the_requested_node() {
         let memory = Mapping::anonymous(1 << 16).unwrap();
-        let here = current_node().unwrap();
+        let here = current_numa_node().unwrap();
         prefer_numa_node(&memory, here).unwrap();
         let chosen = preferred_numa_node(&memory).unwrap();
         assert!(chosen.is_none_or(|node| node == here), "{chosen:?}");

@@ -73,7 +73,7 @@ pub struct FeatureProbeResult {
 
 /// Runs all probes of this module, beginning with the most important features.
 #[must_use]
-pub fn run_all() -> Vec<FeatureProbeResult> {
+pub fn run_all_probes() -> Vec<FeatureProbeResult> {
     let probe = |facility, serves, outcome| FeatureProbeResult {
         feature: facility,
         purpose: serves,
@@ -125,8 +125,8 @@ pub fn probe_packet_socket() -> Result<()> {
 /// Loads a socket filter program of two instructions.
 pub fn probe_bpf_program() -> Result<()> {
     // mov64 r0, 0; exit
-    const CODE: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
-    let loaded = bpf::Program::load(bpf::ProgramKind::SocketFilter, "probe", &CODE);
+    const RETURN_ZERO_CODE: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+    let loaded = bpf::Program::load(bpf::ProgramKind::SocketFilter, "probe", &RETURN_ZERO_CODE);
     loaded.map(drop).map_err(|refused| refused.error)
 }
 
@@ -140,9 +140,9 @@ pub fn probe_tcx() -> Result<()> {
 /// cookie.
 pub fn probe_cgroup_programs() -> Result<()> {
     // call bpf_get_netns_cookie; mov64 r0, 1; exit
-    const CODE: [u8; 24] =
+    const NETNS_COOKIE_CODE: [u8; 24] =
         [0x85, 0, 0, 0, 122, 0, 0, 0, 0xb7, 0, 0, 0, 1, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
-    let loaded = bpf::Program::load(bpf::ProgramKind::CgroupPacket, "probe", &CODE);
+    let loaded = bpf::Program::load(bpf::ProgramKind::CgroupPacket, "probe", &NETNS_COOKIE_CODE);
     loaded.map_err(|refused| refused.error)?;
     bpf::root_cgroup().map(drop)
 }
@@ -151,12 +151,12 @@ pub fn probe_cgroup_programs() -> Result<()> {
 /// without CAP_SYS_ADMIN, even if the kernel has the feature.
 pub fn probe_xdp_link() -> Result<()> {
     // mov64 r0, 2 (XDP_PASS); exit
-    const CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
-    let loaded = bpf::Program::load(bpf::ProgramKind::Xdp, "probe", &CODE);
+    const XDP_PASS_CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+    let loaded = bpf::Program::load(bpf::ProgramKind::Xdp, "probe", &XDP_PASS_CODE);
     let program = loaded.map_err(|refused| refused.error)?;
     net::run_in_new_namespace(|| {
         let loopback = RouteSocket::open()?.interface_by_name("lo")?.index;
-        bpf::Link::xdp(&program, loopback, bpf::XdpMode::Generic).map(drop)
+        bpf::Link::attach_xdp(&program, loopback, bpf::XdpMode::Generic).map(drop)
     })?
 }
 
@@ -234,7 +234,7 @@ mod tests {
         }
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let before = open();
-        let probes = run_all();
+        let probes = run_all_probes();
         assert!(
             probes
                 .iter()

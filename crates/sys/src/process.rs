@@ -19,7 +19,7 @@ pub fn overflow_uid() -> u32 {
 /// Returns a command that runs this executable as user and group `id`, without supplementary
 /// groups. `socket` becomes standard input, to exchange messages and descriptors
 /// ([`crate::descriptor`]). The caller adds arguments and environment. Needs root.
-pub fn reexec_as(id: u32, socket: OwnedFd) -> Result<Command> {
+pub fn reexec_command(id: u32, socket: OwnedFd) -> Result<Command> {
     let path = std::env::current_exe().context("readlink", "/proc/self/exe")?;
     let mut command = Command::new(path);
     // From root, the standard library drops the groups (setgroups), then sets group and user: real,
@@ -42,7 +42,7 @@ pub struct UserIds {
 /// Makes a command run with the rights of a user. The process gets the ids of `user` as real,
 /// effective and saved ids, and no capabilities unless the user is root. It gets a session of its
 /// own, and no open descriptors except the standard streams. Needs root.
-pub fn run_as<'c>(command: &'c mut Command, user: &UserIds) -> &'c mut Command {
+pub fn set_command_user<'c>(command: &'c mut Command, user: &UserIds) -> &'c mut Command {
     use rustix::fs::{Gid, Uid};
     use rustix::thread::{CapabilitySet, CapabilitySets};
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
@@ -157,7 +157,7 @@ pub fn raise_descriptor_limit() -> u64 {
 
 /// Pins this thread to one CPU.
 pub fn pin_to_processor(processor: usize) -> Result<()> {
-    crate::task::pin(None, &[processor])
+    crate::task::pin_thread(None, &[processor])
 }
 
 /// Returns the CPUs that this thread may use.
@@ -172,7 +172,7 @@ pub fn allowed_processors() -> Result<Vec<usize>> {
 pub fn pin_to_processors(processors: &[usize]) -> Result<()> {
     let known = |processor: &usize| *processor < rustix::thread::CpuSet::MAX_CPU;
     let known: Vec<usize> = processors.iter().copied().filter(known).collect();
-    crate::task::pin(None, &known)
+    crate::task::pin_thread(None, &known)
 }
 
 /// Sets this thread's timer slack to 1 ns. With the default slack, waits may end up to 50 µs late.
@@ -203,12 +203,12 @@ mod tests {
     #[test]
     fn child_has_the_rights_of_a_user_and_no_descriptors() {
         let Some(()) = testkit::need::require_root() else { return };
-        let (inherited, _peer) = crate::descriptor::pair().unwrap();
+        let (inherited, _peer) = crate::descriptor::socket_pair().unwrap();
         rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).unwrap();
         let user = UserIds { uid: 64_001, gid: 64_002, groups: vec![64_003, 64_004] };
         let mut command = Command::new("sh");
         command.args(["-c", "ls /proc/self/fd | wc -l; cat /proc/$$/status; ps -o sid= -p $$"]);
-        let output = run_as(&mut command, &user).output().unwrap();
+        let output = set_command_user(&mut command, &user).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();

@@ -20,7 +20,7 @@ use std::time::Duration;
 const GROUPS_MAX: usize = 1000;
 
 /// Process ids of the leaders of all running groups.
-static RUNNING: SignalTable<GROUPS_MAX> = SignalTable::new();
+static RUNNING_GROUPS: SignalTable<GROUPS_MAX> = SignalTable::new();
 
 /// A running program and its descendants in the same process group. Dropping this value kills the
 /// group.
@@ -28,7 +28,7 @@ static RUNNING: SignalTable<GROUPS_MAX> = SignalTable::new();
 pub struct ProcessGroup {
     child: Child,
     id: Pid,
-    /// Slot of this group in [`RUNNING`].
+    /// Slot of this group in [`RUNNING_GROUPS`].
     slot: usize,
     reaped: Option<ProcessOutcome>,
 }
@@ -112,14 +112,14 @@ impl ProcessGroup {
         let target = command.get_program().to_string_lossy().into_owned();
         let refused = |target, errno| Error::new("execve", target, errno);
         // Reserved before the process exists, so that each running group has a slot.
-        let Some(slot) = RUNNING.reserve() else {
+        let Some(slot) = RUNNING_GROUPS.reserve() else {
             return Err(refused(target, libc::EAGAIN));
         };
         // The standard library starts the child with an empty signal mask and the default SIGPIPE
         // action.
         let started = command.process_group(0).spawn();
         let id = started.as_ref().ok().map(Pid::from_child);
-        RUNNING.set_process(slot, id.map(|id| id.as_raw_nonzero().get()));
+        RUNNING_GROUPS.set_process(slot, id.map(|id| id.as_raw_nonzero().get()));
         match (started, id) {
             (Ok(child), Some(id)) => Ok(Self { child, id, slot, reaped: None }),
             (Ok(_), None) => Err(refused(target, 0)),
@@ -208,7 +208,7 @@ impl ProcessGroup {
     /// because the leader has ended.
     fn reap(&mut self, ended: ProcessOutcome) {
         self.reaped = Some(ended);
-        RUNNING.remove(self.slot);
+        RUNNING_GROUPS.remove(self.slot);
         // Reaps the leader. Its status is already known, so an error is ignored.
         let _ = self.child.wait();
     }
@@ -316,7 +316,7 @@ fn pidfd_process_id(process: BorrowedFd<'_>) -> Option<i32> {
 
 /// Kills all running groups. Async-signal-safe: uses only atomics and kill(2) (signal-safety(7)).
 pub(crate) fn kill_all_process_groups() {
-    RUNNING.for_each(|id| {
+    RUNNING_GROUPS.for_each(|id| {
         // SAFETY: kill(2) accepts any numbers; a negative one names a process group, and a listed
         // group is ours, since its leader is reaped only after it was taken off the list.
         unsafe { libc::kill(-id, libc::SIGKILL) };
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(group.wait().unwrap(), ProcessOutcome::Status(3));
         assert_eq!(group.wait().unwrap(), ProcessOutcome::Status(3), "nor does asking again");
         let id = group.id.as_raw_nonzero().get();
-        assert_eq!(RUNNING.find(id), None, "off the list");
+        assert_eq!(RUNNING_GROUPS.find(id), None, "off the list");
     }
 
     #[test]

@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn descriptors_are_duplicated_and_closed_by_number() {
-        let (one, other) = crate::descriptor::pair().unwrap();
+        let (one, other) = crate::descriptor::socket_pair().unwrap();
         let number = into_raw(duplicate(one.as_raw_fd()).unwrap());
         drop(one);
         clear_close_on_exec(number).unwrap();

@@ -15,10 +15,10 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A new file that will replace an old one. Dropping this value before [`Replacement::commit`]
+/// A new file that will replace an old one. Dropping this value before [`FileReplacement::commit`]
 /// deletes the new file.
 #[derive(Debug)]
-pub struct Replacement {
+pub struct FileReplacement {
     file: File,
     name: PathBuf,
     target: PathBuf,
@@ -27,7 +27,7 @@ pub struct Replacement {
 /// Maximum number of attempts to find an unused name for the new file.
 const NAME_ATTEMPTS_MAX: u32 = 100;
 
-impl Replacement {
+impl FileReplacement {
     /// Creates a replacement, with the same group and mode, for the open file `old` at path
     /// `target`. Returns `None` if the old file must be overwritten in place. Fails with errors
     /// that would also prevent overwriting, such as a full disk.
@@ -49,10 +49,10 @@ impl Replacement {
     }
 
     fn create_temporary(target: &Path) -> io::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
+        static NEXT_NAME_NUMBER: AtomicU32 = AtomicU32::new(0);
         let mut last = Err(ErrorKind::AlreadyExists.into());
         for _ in 0..NAME_ATTEMPTS_MAX {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let number = NEXT_NAME_NUMBER.fetch_add(1, Ordering::Relaxed);
             let name = format!(".streamline-{}-{number}.new", std::process::id());
             let name = target.with_file_name(name);
             last =
@@ -78,7 +78,7 @@ impl Replacement {
     }
 }
 
-impl Drop for Replacement {
+impl Drop for FileReplacement {
     fn drop(&mut self) {
         let same = |metadata: Metadata| {
             let own = self.file.metadata().ok();
@@ -143,7 +143,7 @@ pub fn replace_contents(path: &Path, file: &mut File, bytes: &[u8]) -> io::Resul
     if !file.metadata()?.is_file() {
         return file.write_all(bytes);
     }
-    if let Some(mut new) = Replacement::create(path, file)? {
+    if let Some(mut new) = FileReplacement::create(path, file)? {
         new.file().write_all(bytes)?;
         match new.commit() {
             Ok(_) => return Ok(()),
@@ -201,12 +201,12 @@ mod tests {
         let folder = TempDirectory::new("whole");
         let (path, old) = folder.create_file("file", "old");
         fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
-        let mut new = Replacement::create(&path, &old).unwrap().unwrap();
+        let mut new = FileReplacement::create(&path, &old).unwrap().unwrap();
         new.file().write_all(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         drop(new);
         assert_eq!((fs::read(&path).unwrap(), folder.entry_count()), (b"old".to_vec(), 1));
-        let mut new = Replacement::create(&path, &old).unwrap().unwrap();
+        let mut new = FileReplacement::create(&path, &old).unwrap().unwrap();
         new.file().write_all(b"new").unwrap();
         new.commit().unwrap().write_all(b"er").unwrap();
         assert_eq!((fs::read(&path).unwrap(), folder.entry_count()), (b"newer".to_vec(), 1));
@@ -218,7 +218,7 @@ mod tests {
         let folder = TempDirectory::new("links");
         let (path, old) = folder.create_file("file", "old");
         symlink("file", folder.0.join("link")).unwrap();
-        assert!(Replacement::create(&folder.0.join("link"), &old).unwrap().is_none());
+        assert!(FileReplacement::create(&folder.0.join("link"), &old).unwrap().is_none());
         replace_file(&folder.0.join("link"), b"through").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"through");
         assert!(fs::symlink_metadata(folder.0.join("link")).unwrap().is_symlink());
@@ -229,7 +229,7 @@ mod tests {
         fs::remove_file(folder.0.join("second")).unwrap();
         fs::rename(folder.0.join("file"), folder.0.join("moved")).unwrap();
         fs::write(&path, "another").unwrap();
-        assert!(Replacement::create(&path, &old).unwrap().is_none());
+        assert!(FileReplacement::create(&path, &old).unwrap().is_none());
         replace_file(&folder.0.join("missing"), b"made").unwrap();
         assert_eq!(fs::read(folder.0.join("missing")).unwrap(), b"made");
     }

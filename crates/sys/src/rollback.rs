@@ -8,9 +8,9 @@
 //! actions once the allocation is complete, because the subsequent activation cannot fail.
 //!
 //! Each step, such as a system call that creates a resource, is announced before it is performed
-//! ([`RollbackLog::announce`]). With an [`InjectedFault`], the log makes a chosen step fail as the
-//! kernel would, or stops the process before that step. Without a fault an announcement costs a
-//! comparison.
+//! ([`RollbackLog::announce_creation`]). With an [`InjectedFault`], the log makes a chosen step
+//! fail as the kernel would, or stops the process before that step. Without a fault an announcement
+//! costs a comparison.
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -82,7 +82,7 @@ impl FromStr for InjectedFault {
 
 /// A rollback log. Clones refer to the same log.
 #[derive(Clone, Debug)]
-pub struct RollbackLog(Option<Arc<Log>>);
+pub struct RollbackLog(Option<Arc<SharedRollbackLog>>);
 
 /// A log that neither injects faults nor rolls back anything, for code outside an allocation.
 pub static NO_ROLLBACK_LOG: RollbackLog = RollbackLog(None);
@@ -94,7 +94,7 @@ impl Default for RollbackLog {
 }
 
 #[derive(Debug, Default)]
-struct Log {
+struct SharedRollbackLog {
     fault: InjectedFault,
     state: Mutex<RollbackLogState>,
 }
@@ -116,12 +116,12 @@ impl RollbackLog {
     /// Creates a log that injects `fault` into the steps that it announces.
     #[must_use]
     pub fn with_fault(fault: InjectedFault) -> Self {
-        Self(Some(Arc::new(Log { fault, state: Mutex::default() })))
+        Self(Some(Arc::new(SharedRollbackLog { fault, state: Mutex::default() })))
     }
 
     /// Announces the next step, which creates a resource of kind `makes`; `target` names the step.
     /// Fails, or stops the process, if the injected fault selects this step.
-    pub fn announce(&self, makes: StepResource, target: &str) -> Result<()> {
+    pub fn announce_creation(&self, makes: StepResource, target: &str) -> Result<()> {
         let Some(log) = &self.0 else { return Ok(()) };
         if log.fault == InjectedFault::Nothing {
             return Ok(());
@@ -144,7 +144,7 @@ impl RollbackLog {
     /// Announces a step that cannot fail. An injected fault may still stop the process before it.
     pub fn announce_step(&self, what: &str) {
         // A step without a resource never fails.
-        let _ = self.announce(StepResource::Nothing, what);
+        let _ = self.announce_creation(StepResource::Nothing, what);
     }
 
     /// Registers `back` as a rollback action with the name `what`. The action removes a new object
@@ -195,19 +195,20 @@ impl RollbackLog {
     /// Returns the names of the registered rollback actions, in the order of registration.
     #[must_use]
     pub fn registered_actions(&self) -> Vec<String> {
-        let names =
-            |log: &Arc<Log>| log.lock_state().undo.iter().map(|(what, _)| what.clone()).collect();
+        let names = |log: &Arc<SharedRollbackLog>| {
+            log.lock_state().undo.iter().map(|(what, _)| what.clone()).collect()
+        };
         self.0.as_ref().map(names).unwrap_or_default()
     }
 }
 
-impl Log {
+impl SharedRollbackLog {
     fn lock_state(&self) -> MutexGuard<'_, RollbackLogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Log {
+impl Drop for SharedRollbackLog {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         while let Some((_, back)) = state.undo.pop() {
@@ -277,17 +278,17 @@ mod tests {
     #[test]
     fn injected_fault_fails_the_numbered_step() {
         let steps = RollbackLog::with_fault(InjectedFault::Fail(2));
-        steps.announce(StepResource::Descriptor, "a doorbell").unwrap();
+        steps.announce_creation(StepResource::Descriptor, "a doorbell").unwrap();
         steps.announce_step("a moment");
-        let refused = steps.announce(StepResource::Memory, "a pool").unwrap_err();
+        let refused = steps.announce_creation(StepResource::Memory, "a pool").unwrap_err();
         assert_eq!(refused.errno, libc::ENOMEM);
         assert!(refused.to_string().contains("a pool") && refused.advice().is_some());
-        steps.announce(StepResource::Memory, "another").unwrap();
+        steps.announce_creation(StepResource::Memory, "another").unwrap();
         assert_eq!(steps.announced_steps().len(), 4);
         assert_eq!(RollbackLog::default().announced_steps().len(), 0);
         assert!(
             RollbackLog::with_fault(InjectedFault::Fail(0))
-                .announce(StepResource::Nothing, "a moment")
+                .announce_creation(StepResource::Nothing, "a moment")
                 .is_ok()
         );
     }

@@ -23,11 +23,11 @@ const PASSED_DESCRIPTORS_MAX: RawFd = 1024;
 /// Returns the descriptors passed to this process by the service manager, with their names. Only
 /// the first call returns any.
 pub fn take_descriptors() -> Vec<(String, OwnedFd)> {
-    static TAKEN: AtomicBool = AtomicBool::new(false);
+    static HAS_TAKEN_DESCRIPTORS: AtomicBool = AtomicBool::new(false);
     let number = |name: &str| std::env::var(name).ok()?.parse::<i64>().ok();
     let ours = number("LISTEN_PID") == Some(i64::from(std::process::id()));
     let count = number("LISTEN_FDS").and_then(|count| RawFd::try_from(count).ok()).unwrap_or(0);
-    if !ours || TAKEN.swap(true, Ordering::AcqRel) {
+    if !ours || HAS_TAKEN_DESCRIPTORS.swap(true, Ordering::AcqRel) {
         return Vec::new();
     }
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();

@@ -1,10 +1,10 @@
 //! Counting of stop signals, none of which is lost. (CONTRACT 28)
 //!
 //! The first SIGINT, SIGTERM or SIGHUP requests an orderly stop: [`stop_signal_count`] counts it,
-//! and the descriptor from [`watch`] becomes readable. The second SIGINT or SIGTERM kills our child
-//! groups ([`crate::process_group`]) and exits with status 130 at once. A signal that follows the
-//! first within 100 ms is ignored, because `timeout` signals the process and then its group. SIGHUP
-//! stays ignored if it was ignored when the process started (`nohup`).
+//! and the descriptor from [`watch_stop_signals`] becomes readable. The second SIGINT or SIGTERM
+//! kills our child groups ([`crate::process_group`]) and exits with status 130 at once. A signal
+//! that follows the first within 100 ms is ignored, because `timeout` signals the process and then
+//! its group. SIGHUP stays ignored if it was ignored when the process started (`nohup`).
 
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
@@ -27,11 +27,11 @@ static FIRST_STOP_SIGNAL_NS: AtomicU64 = AtomicU64::new(0);
 /// Time in ns after the first signal during which further signals are ignored.
 const REPEAT_INTERVAL_NS: u64 = 100_000_000;
 /// Exit status of a process that a second stop signal ends.
-const EXIT_INTERRUPTED: i32 = 130;
+const INTERRUPTED_EXIT_STATUS: i32 = 130;
 
 /// Starts counting SIGINT, SIGTERM and SIGHUP. The returned eventfd becomes readable with the first
 /// signal. Later calls return the same eventfd.
-pub fn watch() -> Result<&'static EventFd> {
+pub fn watch_stop_signals() -> Result<&'static EventFd> {
     let event = match STOP_EVENT.get() {
         Some(event) => event,
         None => {
@@ -48,7 +48,8 @@ pub fn watch() -> Result<&'static EventFd> {
     Ok(event)
 }
 
-/// Returns the eventfd of [`watch`]; `None` before the first call of [`watch`].
+/// Returns the eventfd of [`watch_stop_signals`]; `None` before the first call of
+/// [`watch_stop_signals`].
 pub fn stop_event() -> Option<&'static EventFd> {
     STOP_EVENT.get()
 }
@@ -74,7 +75,7 @@ extern "C" fn on_stop_signal(signal: libc::c_int) {
     if STOP_SIGNAL_COUNT.fetch_add(1, Ordering::AcqRel) > 0 {
         crate::process_group::kill_all_process_groups();
         // SAFETY: _exit(2) may be called at any time and does not return.
-        unsafe { libc::_exit(EXIT_INTERRUPTED) }
+        unsafe { libc::_exit(INTERRUPTED_EXIT_STATUS) }
     }
     let one = 1u64;
     let event = STOP_EVENT_FD.load(Ordering::Acquire);
@@ -143,8 +144,8 @@ mod tests {
     /// signals is global to the process.
     #[test]
     fn first_stop_signal_is_counted_and_wakes_the_watcher() {
-        let event = watch().unwrap();
-        assert!(ptr::eq(event, watch().unwrap()));
+        let event = watch_stop_signals().unwrap();
+        assert!(ptr::eq(event, watch_stop_signals().unwrap()));
         assert_eq!(stop_signal_count(), 0);
         raise(libc::SIGTERM);
         assert_eq!(stop_signal_count(), 1);

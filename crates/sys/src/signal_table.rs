@@ -8,9 +8,9 @@
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 /// Content of a slot that holds no process id.
-const FREE: i32 = 0;
+const FREE_SLOT: i32 = 0;
 /// Content of a slot that is reserved for the id of a process that has not started yet.
-const RESERVED: i32 = -1;
+const RESERVED_SLOT: i32 = -1;
 
 /// A table of at most `SLOTS` process ids. Handlers on any thread may read it at any time.
 #[derive(Debug)]
@@ -22,19 +22,20 @@ pub(crate) struct SignalTable<const SLOTS: usize> {
 
 impl<const SLOTS: usize> SignalTable<SLOTS> {
     pub(crate) const fn new() -> Self {
-        Self { slots: [const { AtomicI32::new(FREE) }; SLOTS], senders: AtomicUsize::new(0) }
+        Self { slots: [const { AtomicI32::new(FREE_SLOT) }; SLOTS], senders: AtomicUsize::new(0) }
     }
 
     /// Reserves a slot for a process to be started; `None` if the table is full.
     pub(crate) fn reserve(&self) -> Option<usize> {
         self.slots.iter().position(|slot| {
-            slot.compare_exchange(FREE, RESERVED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            slot.compare_exchange(FREE_SLOT, RESERVED_SLOT, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
         })
     }
 
     /// Enters the id of a process into a reserved slot, or releases the slot if `id` is `None`.
     pub(crate) fn set_process(&self, slot: usize, id: Option<i32>) {
-        self.slots[slot].store(id.unwrap_or(FREE), Ordering::SeqCst);
+        self.slots[slot].store(id.unwrap_or(FREE_SLOT), Ordering::SeqCst);
     }
 
     /// Returns the slot of the process with this id, which the caller has not reaped; `None` if it
@@ -48,7 +49,7 @@ impl<const SLOTS: usize> SignalTable<SLOTS> {
     pub(crate) fn remove(&self, slot: usize) {
         // SYNC POINT: removal; pairs with `for_each`. SeqCst on both sides: either the handler
         // finds the slot free, or this thread sees the handler.
-        self.slots[slot].store(FREE, Ordering::SeqCst);
+        self.slots[slot].store(FREE_SLOT, Ordering::SeqCst);
         while self.senders.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
         }

@@ -158,7 +158,7 @@ pub(crate) fn parse_processor_list(text: &str) -> Vec<usize> {
 
 /// Pins a thread, or the calling thread if `thread` is `None`, and the threads that it starts
 /// later, to the CPUs in `processors`.
-pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
+pub fn pin_thread(thread: Option<u32>, processors: &[usize]) -> Result<()> {
     let target = || format!("processors {processors:?}");
     let mut set = CpuSet::new();
     for processor in processors {
@@ -177,7 +177,7 @@ pub fn set_background_priority() {
     // On Linux, a nice value applies to a single thread.
     let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY_NICE);
     if let Some(first) = Task::read_thread(std::process::id(), std::process::id()) {
-        let _ = pin(None, &first.processors);
+        let _ = pin_thread(None, &first.processors);
     }
 }
 
@@ -199,7 +199,7 @@ pub fn pin_process(process: u32, processors: &[usize]) -> Result<()> {
             break;
         }
         for thread in new {
-            match pin(Some(thread), processors) {
+            match pin_thread(Some(thread), processors) {
                 // The thread has ended since it was listed.
                 Err(error) if error.errno == libc::ESRCH => {}
                 kept => kept?,
@@ -222,12 +222,12 @@ mod tests {
         assert_eq!(before.run_state, RunState::Running, "it looks");
         assert!(before.resident > 100_000 && !before.processors.is_empty(), "{before:?}");
         let first = before.processors[0];
-        pin(None, &[first]).unwrap();
+        pin_thread(None, &[first]).unwrap();
         let kept = Task::read_thread(process, current_thread_id()).unwrap();
         assert_eq!(kept.processors, [first]);
         assert!(kept.processor_ns >= before.processor_ns);
-        assert_eq!(pin(None, &[1000]).unwrap_err().errno, libc::EINVAL);
-        assert_eq!(pin(None, &[100_000]).unwrap_err().errno, libc::EINVAL);
+        assert_eq!(pin_thread(None, &[1000]).unwrap_err().errno, libc::EINVAL);
+        assert_eq!(pin_thread(None, &[100_000]).unwrap_err().errno, libc::EINVAL);
         assert_eq!(Task::read_thread(process, u32::MAX), None);
     }
 

@@ -50,18 +50,19 @@ impl EpollWatcher {
     /// Adds a descriptor, identified by `number` in its events, and the events to wait for.
     pub fn watch(&self, descriptor: impl AsFd, number: u64, interest: EventInterest) -> Result<()> {
         let data = epoll::EventData::new_u64(number);
-        epoll::add(&self.0, descriptor, data, flags(interest)).context("epoll_ctl", "add")
+        epoll::add(&self.0, descriptor, data, epoll_flags(interest)).context("epoll_ctl", "add")
     }
 
     /// Changes the number that identifies a watched descriptor, and the events to wait for.
-    pub fn change(
+    pub fn change_interest(
         &self,
         descriptor: impl AsFd,
         number: u64,
         interest: EventInterest,
     ) -> Result<()> {
         let data = epoll::EventData::new_u64(number);
-        epoll::modify(&self.0, descriptor, data, flags(interest)).context("epoll_ctl", "modify")
+        epoll::modify(&self.0, descriptor, data, epoll_flags(interest))
+            .context("epoll_ctl", "modify")
     }
 
     /// Removes a descriptor from the set of watched descriptors.
@@ -98,7 +99,7 @@ impl AsFd for EpollWatcher {
     }
 }
 
-const fn flags(interest: EventInterest) -> epoll::EventFlags {
+const fn epoll_flags(interest: EventInterest) -> epoll::EventFlags {
     match interest {
         EventInterest::Read => epoll::EventFlags::IN,
         EventInterest::ReadWrite => epoll::EventFlags::IN.union(epoll::EventFlags::OUT),
@@ -113,15 +114,15 @@ mod tests {
     #[test]
     fn watcher_reports_events_by_number() {
         let watcher = EpollWatcher::new().unwrap();
-        let (one, other) = descriptor::pair().unwrap();
-        let (quiet, _kept) = descriptor::pair().unwrap();
+        let (one, other) = descriptor::socket_pair().unwrap();
+        let (quiet, _kept) = descriptor::socket_pair().unwrap();
         watcher.watch(&one, 7, EventInterest::Read).unwrap();
         watcher.watch(&quiet, 8, EventInterest::Read).unwrap();
         assert_eq!(watcher.wait(Some(Duration::ZERO)), []);
         descriptor::send(&other, b"x", &[]).unwrap();
         let read = WatchEvent { number: 7, readable: true, writable: false, gone: false };
         assert_eq!(watcher.wait(None), [read]);
-        watcher.change(&one, 7, EventInterest::ReadWrite).unwrap();
+        watcher.change_interest(&one, 7, EventInterest::ReadWrite).unwrap();
         assert_eq!(watcher.wait(None), [WatchEvent { writable: true, ..read }]);
         drop(other);
         testkit::wait_until_closed(&one);

@@ -11,7 +11,7 @@ mod test_twins;
 use std::os::fd::{AsFd, AsRawFd};
 
 use ebpf::emit::{ReturnConversion, Target};
-use ebpf::exam::{self, Interpreter, TwinRunner, TwinVerdict, mutants, truncations};
+use ebpf::exam::{self, InterpreterJudge, TwinJudge, TwinVerdict, mutants, truncations};
 use ebpf::insn::{self, Alu, Insn, Operand, R0, R1, R2, R3, R4, R5, Reg, Size};
 use ebpf::interpret::{Machine, Packet};
 use ebpf::{Hook, disasm};
@@ -30,12 +30,12 @@ fn twins_agree_in_kernel_interpreter_and_rust() {
             let what = format!("{} for {target:?}", format_request(chain));
             let program = compile_chain(chain, target, ReturnConversion::Answer).unwrap();
             let mut plain = RustJudge::new(chain, &program);
-            let mut interpreter = Interpreter::new(&program);
+            let mut interpreter = InterpreterJudge::new(&program);
             let mut kernel = KernelJudge::load(&program, "chain");
             let visited = kernel.loaded.info().unwrap().verified_instructions;
-            let mut judges: [&mut dyn TwinRunner; 3] = [&mut plain, &mut interpreter, &mut kernel];
+            let mut judges: [&mut dyn TwinJudge; 3] = [&mut plain, &mut interpreter, &mut kernel];
             let packets = frames.iter().flat_map(|frame| truncations(frame)).map(Packet::new);
-            let tally = exam::compare(&mut judges, packets)
+            let tally = exam::compare_judges(&mut judges, packets)
                 .unwrap_or_else(|differ| panic!("{what}: {differ}"));
             let count = program.code.len();
             println!("{what}: {count} instructions, {visited} visited, {tally:?}");
@@ -82,7 +82,7 @@ fn verifier_rejects_programs_that_fault_the_interpreter() {
     let frames = frames::all_frames();
     let (mut faulty, mut refused) = (0, 0);
     for mutant in mutants(&twin) {
-        let mut interpreter = Interpreter::new(&mutant.program);
+        let mut interpreter = InterpreterJudge::new(&mutant.program);
         let mut packets = frames.iter().flat_map(|frame| truncations(frame)).map(Packet::new);
         if packets.any(|packet| matches!(interpreter.judge(&packet), TwinVerdict::Broken(_))) {
             faulty += 1;

@@ -11,8 +11,8 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 use streamline_sys as sys;
 use sys::bpf::{
-    BtfBuilder, FunctionInfo, LineInfo, Listener, LoadParameters, Map, MapKind, Program,
-    ProgramKind, ProgramRings, RingBuffer, RingsLayout, SourceInfo,
+    BtfBuilder, FunctionInfo, LineInfo, LoadParameters, Map, MapKind, Program, ProgramKind,
+    ProgramRings, RingBuffer, RingBufferListener, RingsLayout, SourceInfo,
 };
 use testkit::need;
 
@@ -28,7 +28,7 @@ fn load_program(name: &str, code: &[Insn]) -> Program {
 #[test]
 fn program_tail_calls_another() {
     let Some(()) = need::require_bpf() else { return };
-    let places = Map::programs("places", 4).unwrap();
+    let places = Map::create_program_array("places", 4).unwrap();
     let mut code = Vec::from(Insn::load_map(R2, map_fd_number(&places)));
     code.extend([Insn::mov(R3, 1), Insn::call(Helper::TailCall), Insn::mov(R0, 2), Insn::exit()]);
     let first = load_program("first", &code);
@@ -61,7 +61,7 @@ fn read_only_listener_is_notified() {
         need::report_skip::<()>("needs CAP_SYS_ADMIN for a read-only descriptor");
         return;
     };
-    let listener = Listener::new(&[only.as_fd()]).unwrap();
+    let listener = RingBufferListener::new(&[only.as_fd()]).unwrap();
     assert!(!listener.wait(Duration::ZERO));
     for _ in 0..3 {
         assert_eq!(rings.test_run(&[0; 64], 1).unwrap().return_value, 0);
@@ -114,16 +114,19 @@ fn received_rings_must_be_frozen() {
     assert!(rings.map().is_frozen().unwrap());
     assert!(rings.map().map().is_err(), "not even its owner writes");
     let received = ProgramRings::from_received(copy(rings.map()), shape).unwrap();
-    assert_eq!(received.region(0).unwrap().head(0), 0);
-    assert!(received.region(1).is_none() && received.region(0).unwrap().pointer(1, 0).is_none());
-    assert!(!received.region(0).unwrap().copy(0, 0, &mut [0; 133]));
+    assert_eq!(received.cpu_ring(0).unwrap().sink_pointer_count(0), 0);
+    assert!(
+        received.cpu_ring(1).is_none()
+            && received.cpu_ring(0).unwrap().frame_pointer(1, 0).is_none()
+    );
+    assert!(!received.cpu_ring(0).unwrap().copy_record_bytes(0, 0, &mut [0; 133]));
     let refused = |map: &Map, shape| {
         let why = ProgramRings::from_received(copy(map), shape).unwrap_err();
         assert_eq!(why.errno, Errno::INVAL.raw_os_error(), "{why}");
     };
     refused(rings.map(), RingsLayout { bytes: 1 << 14, ..shape });
     refused(&Map::array("open", shape.size().unwrap(), 1, true).unwrap(), shape);
-    refused(&Map::programs("programs", 4).unwrap(), shape);
+    refused(&Map::create_program_array("programs", 4).unwrap(), shape);
     let counter = Map::array("count", 8, 1, true).unwrap();
     let mapped = counter.map().unwrap();
     load_counter_program(ProgramKind::Xdp, "count", &counter, 2).test_run(&[0; 64], 3).unwrap();

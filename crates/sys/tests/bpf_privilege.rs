@@ -119,9 +119,14 @@ fn program_descriptor_suffices_to_attach_without_capabilities() {
     pair.server.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         let (link, chain) = with_capabilities(CapabilitySet::empty(), || {
-            let link =
-                Link::tcx(&program, index, TrafficDirection::Ingress, ChainPosition::Head, None)
-                    .unwrap();
+            let link = Link::attach_tcx(
+                &program,
+                index,
+                TrafficDirection::Ingress,
+                ChainPosition::Head,
+                None,
+            )
+            .unwrap();
             (link, tcx_chain(index, TrafficDirection::Ingress).unwrap_err())
         });
         let text = chain.to_string();

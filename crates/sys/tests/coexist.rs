@@ -18,7 +18,8 @@ use sys::net::RouteSocket;
 use testkit::need;
 use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 
-const SILENT: DevicePairSettings = DevicePairSettings { addresses: false, mtu: 1500, queues: 1 };
+const SILENT_PAIR: DevicePairSettings =
+    DevicePairSettings { addresses: false, mtu: 1500, queues: 1 };
 
 /// C source of a program that stands for those of other users and is attached with their tools.
 const FOREIGN_PROGRAM_SOURCE: &str = r#"
@@ -27,13 +28,13 @@ __attribute__((section("license"), used)) char _license[] = "GPL";
 "#;
 
 /// The object file compiled from [`FOREIGN_PROGRAM_SOURCE`], deleted on drop.
-struct Object(PathBuf);
+struct CompiledObject(PathBuf);
 
-impl Object {
+impl CompiledObject {
     fn compile() -> Option<Self> {
         let clang = need::require_command("clang")?;
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_OBJECT_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_OBJECT_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("foreign-{}-{number}.o", std::process::id());
         let path = std::env::temp_dir().join(name);
         let source = path.with_extension("c");
@@ -49,7 +50,7 @@ impl Object {
     }
 }
 
-impl Drop for Object {
+impl Drop for CompiledObject {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -58,8 +59,8 @@ impl Drop for Object {
 #[test]
 fn v17_own_and_foreign_programs_all_see_every_packet() {
     let Some(()) = need::require_bpf() else { return };
-    let Some(object) = Object::compile() else { return };
-    let Some(pair) = NamespacePair::new(SILENT) else { return };
+    let Some(object) = CompiledObject::compile() else { return };
+    let Some(pair) = NamespacePair::new(SILENT_PAIR) else { return };
     let space = &pair.server;
     space.run_program(
         "ip",
@@ -76,12 +77,14 @@ fn v17_own_and_foreign_programs_all_see_every_packet() {
     space.run_in_network_namespace(|| {
         let links = RouteSocket::open().unwrap();
         let index = links.interface_by_name(SERVER_DEVICE).unwrap().index;
-        let (xdp, filters) =
-            (|| links.interface_by_index(index).unwrap().xdp, || links.filters(index).unwrap());
+        let (xdp, filters) = (
+            || links.interface_by_index(index).unwrap().xdp,
+            || links.list_tc_filters(index).unwrap(),
+        );
         let (foreign, classic) = (xdp().expect("theirs is there"), filters());
         assert_eq!((foreign.mode, classic.len()), (Some(XdpMode::Native), 1));
         let tcx = |program, anchor| {
-            Link::tcx(program, index, TrafficDirection::Ingress, anchor, None).unwrap()
+            Link::attach_tcx(program, index, TrafficDirection::Ingress, anchor, None).unwrap()
         };
         let last = tcx(&last, ChainPosition::Head);
         let ours = tcx(&ours, ChainPosition::Head);
@@ -89,7 +92,7 @@ fn v17_own_and_foreign_programs_all_see_every_packet() {
         let first = tcx(&first, before);
         for mode in [XdpMode::Native, XdpMode::Generic] {
             let refused =
-                Link::xdp(&load_constant_program(ProgramKind::Xdp, "taker", 1), index, mode)
+                Link::attach_xdp(&load_constant_program(ProgramKind::Xdp, "taker", 1), index, mode)
                     .unwrap_err();
             assert!(refused.to_string().contains("is kept"), "{refused}");
         }
@@ -117,13 +120,13 @@ fn v17_own_and_foreign_programs_all_see_every_packet() {
 #[test]
 fn v17_ip_cannot_replace_our_xdp_program() {
     let Some(()) = need::require_bpf() else { return };
-    let Some(object) = Object::compile() else { return };
-    let Some(pair) = NamespacePair::new(SILENT) else { return };
+    let Some(object) = CompiledObject::compile() else { return };
+    let Some(pair) = NamespacePair::new(SILENT_PAIR) else { return };
     let map = Map::array("seen", 8, 1, true).unwrap();
     let program = load_counter_program(ProgramKind::Xdp, "ours", &map, 2);
     pair.server.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
-        let link = Link::xdp(&program, index, XdpMode::Native).unwrap();
+        let link = Link::attach_xdp(&program, index, XdpMode::Native).unwrap();
         for words in [&["xdp", "obj"][..], &["-force", "xdp", "obj"]] {
             let mut ip = pair.server.command("ip");
             let (options, verb) = words.split_at(words.len() - 2);

@@ -22,11 +22,12 @@ use sys::packet::PacketSocket;
 use testkit::need;
 use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE, wait_until};
 
-const SILENT: DevicePairSettings = DevicePairSettings { addresses: false, mtu: 1500, queues: 1 };
+const SILENT_PAIR: DevicePairSettings =
+    DevicePairSettings { addresses: false, mtu: 1500, queues: 1 };
 
 fn open_pair() -> Option<NamespacePair> {
     need::require_bpf()?;
-    NamespacePair::new(SILENT)
+    NamespacePair::new(SILENT_PAIR)
 }
 
 fn server_interface_index(pair: &NamespacePair) -> u32 {
@@ -48,14 +49,15 @@ fn tcx_program_runs_first_is_replaced_and_ends_with_its_link() {
     );
     pair.server.run_in_network_namespace(|| {
         let link =
-            Link::tcx(&first, index, TrafficDirection::Ingress, ChainPosition::Head, None).unwrap();
+            Link::attach_tcx(&first, index, TrafficDirection::Ingress, ChainPosition::Head, None)
+                .unwrap();
         assert_eq!(link.info().unwrap().target, LinkTarget::Tcx(index, TrafficDirection::Ingress));
         assert_eq!(link.info().unwrap().program, first.info().unwrap().id);
         send_frames(&pair, 100);
         assert_eq!(counter_value(&one), 100);
-        let wrong = link.update(&second, Some(&second)).unwrap_err();
+        let wrong = link.replace_program(&second, Some(&second)).unwrap_err();
         assert_eq!(wrong.errno, Errno::PERM.raw_os_error(), "{wrong}");
-        link.update(&second, Some(&first)).unwrap();
+        link.replace_program(&second, Some(&first)).unwrap();
         send_frames(&pair, 50);
         assert_eq!((counter_value(&one), counter_value(&other)), (100, 50));
         let chain = tcx_chain(index, TrafficDirection::Ingress).unwrap();
@@ -84,13 +86,13 @@ fn v17_chain_keeps_its_members_and_the_head_sees_all() {
         .map(|(n, name)| load_counter_program(ProgramKind::Tc, name, &maps[n], -1));
     pair.server.run_in_network_namespace(|| {
         let tcx = |program, anchor| {
-            Link::tcx(program, index, TrafficDirection::Ingress, anchor, None).unwrap()
+            Link::attach_tcx(program, index, TrafficDirection::Ingress, anchor, None).unwrap()
         };
         let foreign = tcx(&there, ChainPosition::Head);
         let _behind = tcx(&behind, ChainPosition::Tail);
         let before = tcx_chain(index, TrafficDirection::Ingress).unwrap();
         let _head = tcx(&head, ChainPosition::Head);
-        let stale = Link::tcx(
+        let stale = Link::attach_tcx(
             &between,
             index,
             TrafficDirection::Ingress,
@@ -111,7 +113,7 @@ fn v17_chain_keeps_its_members_and_the_head_sees_all() {
         foreign.detach().unwrap();
         send_frames(&pair, 2);
         assert_eq!(maps.each_ref().map(counter_value), [40, 2, 42, 42]);
-        let after = Link::tcx(
+        let after = Link::attach_tcx(
             &there,
             index,
             TrafficDirection::Ingress,
@@ -132,32 +134,32 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
         load_constant_program(ProgramKind::Xdp, "drop", 1),
     );
     pair.server.run_in_network_namespace(|| {
-        let ours = Link::xdp_in_any_mode(&pass, index).unwrap();
+        let ours = Link::attach_xdp_in_any_mode(&pass, index).unwrap();
         assert_eq!((ours.mode, ours.refused), (XdpMode::Native, None));
         assert_eq!(ours.link.info().unwrap().target, LinkTarget::Xdp(index));
         for mode in [XdpMode::Native, XdpMode::Generic] {
-            let busy = Link::xdp(&drop_all, index, mode).unwrap_err();
+            let busy = Link::attach_xdp(&drop_all, index, mode).unwrap_err();
             assert!(
                 busy.to_string().contains("another program is already attached there"),
                 "{busy}"
             );
         }
-        assert!(Link::xdp_in_any_mode(&drop_all, index).is_err());
+        assert!(Link::attach_xdp_in_any_mode(&drop_all, index).is_err());
         send_frames(&pair, 30);
         assert_eq!(counter_value(&map), 30);
-        ours.link.update(&drop_all, Some(&pass)).unwrap();
+        ours.link.replace_program(&drop_all, Some(&pass)).unwrap();
         send_frames(&pair, 30);
-        ours.link.update(&pass, None).unwrap();
+        ours.link.replace_program(&pass, None).unwrap();
         send_frames(&pair, 5);
         wait_until("no more than those of the first and the last", || counter_value(&map) == 35);
         let other = load_counter_program(ProgramKind::Tc, "tc", &map, 0);
-        assert!(ours.link.update(&other, None).is_err(), "of another kind");
+        assert!(ours.link.replace_program(&other, None).is_err(), "of another kind");
         let lo = RouteSocket::open().unwrap().interface_by_name("lo").unwrap().index;
-        let generic = Link::xdp_in_any_mode(&drop_all, lo).unwrap();
+        let generic = Link::attach_xdp_in_any_mode(&drop_all, lo).unwrap();
         assert_eq!(generic.mode, XdpMode::Generic);
         let why = generic.refused.expect("the driver was asked first");
         assert!(why.to_string().contains(&format!("native xdp on interface {lo}")), "{why}");
-        let error = Link::xdp(&pass, 0x7fff_fff0, XdpMode::Generic).unwrap_err();
+        let error = Link::attach_xdp(&pass, 0x7fff_fff0, XdpMode::Generic).unwrap_err();
         assert_eq!(error.errno, Errno::INVAL.raw_os_error(), "{error}");
     });
 }
@@ -179,7 +181,7 @@ fn v17_foreign_programs_are_listed_and_kept() {
     );
     pair.server.run_in_network_namespace(|| {
         let links = RouteSocket::open().unwrap();
-        let filters = || links.filters(index).unwrap();
+        let filters = || links.list_tc_filters(index).unwrap();
         let found = filters();
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(
@@ -187,15 +189,19 @@ fn v17_foreign_programs_are_listed_and_kept() {
             ("bpf", TrafficDirection::Ingress, 7)
         );
         let link =
-            Link::tcx(&ours, index, TrafficDirection::Ingress, ChainPosition::Head, None).unwrap();
+            Link::attach_tcx(&ours, index, TrafficDirection::Ingress, ChainPosition::Head, None)
+                .unwrap();
         send_frames(&pair, 20);
         assert_eq!(counter_value(&map), 20);
         drop(link);
         assert_eq!(filters(), found);
         assert_eq!(links.interface_by_index(index).unwrap().xdp, None);
-        let xdp =
-            Link::xdp(&load_constant_program(ProgramKind::Xdp, "xdp", 2), index, XdpMode::Native)
-                .unwrap();
+        let xdp = Link::attach_xdp(
+            &load_constant_program(ProgramKind::Xdp, "xdp", 2),
+            index,
+            XdpMode::Native,
+        )
+        .unwrap();
         let attached = links.interface_by_index(index).unwrap().xdp.expect("it is there");
         assert_eq!(
             (attached.program, attached.mode),
@@ -245,7 +251,7 @@ fn run_statistics_count_runs_and_time() {
     let program = load_counter_program(ProgramKind::Tc, "timed", &map, -1);
     pair.server.run_in_network_namespace(|| {
         let _link =
-            Link::tcx(&program, index, TrafficDirection::Ingress, ChainPosition::Head, None)
+            Link::attach_tcx(&program, index, TrafficDirection::Ingress, ChainPosition::Head, None)
                 .unwrap();
         let counting = RunStatisticsGuard::enable().unwrap();
         send_frames(&pair, 200);
@@ -278,10 +284,15 @@ fn thousand_attachments_leave_no_bpf_objects() {
             // Attaching takes 10 ms, and so does detaching, so only every fifth program is
             // attached.
             let link = (round % 5 == 0).then(|| {
-                let link =
-                    Link::tcx(&one, index, TrafficDirection::Ingress, ChainPosition::Head, None)
-                        .unwrap();
-                link.update(&two, Some(&one)).unwrap();
+                let link = Link::attach_tcx(
+                    &one,
+                    index,
+                    TrafficDirection::Ingress,
+                    ChainPosition::Head,
+                    None,
+                )
+                .unwrap();
+                link.replace_program(&two, Some(&one)).unwrap();
                 new.push((ObjectKind::Links, link.info().unwrap().id));
                 link
             });
@@ -312,7 +323,7 @@ fn wait_until_objects_freed(all: &[(ObjectKind, u32)]) {
 fn killed_process_leaves_no_program_on_interface() {
     let Some(pair) = open_pair() else { return };
     let index = server_interface_index(&pair);
-    for step in 0..attach::STEPS {
+    for step in 0..attach::ATTACH_STEP_COUNT {
         let made = kill_at_step(&pair.server, index, step);
         assert_eq!(made.is_empty(), step == 0, "step {step}: {made:?}");
         wait_until_objects_freed(&made);
@@ -346,7 +357,7 @@ fn socket_lookup_program_runs_in_its_namespace() {
     assert!(load.load().is_err(), "the kernel wants to know where");
     let program = LoadParameters { attach: Some(AttachType::SocketLookup), ..load }.load().unwrap();
     let space = Namespace::open(pair.server.path().to_str().unwrap()).unwrap();
-    let link = Link::namespace(&program, &space).unwrap();
+    let link = Link::attach_namespace(&program, &space).unwrap();
     let identity = u32::try_from(space.inode().unwrap()).unwrap();
     assert_eq!(link.info().unwrap().target, LinkTarget::Namespace(identity));
 }
@@ -363,13 +374,13 @@ fn cgroup_program_sees_the_packets_of_its_group() {
     let code = attach::constant_return_code(1);
     let load = LoadParameters::new(ProgramKind::CgroupPacket, "group", &code);
     let program = LoadParameters { attach: Some(AttachType::CgroupEgress), ..load }.load().unwrap();
-    let link = Link::cgroup(&program, &group, TrafficDirection::Egress).unwrap();
+    let link = Link::attach_cgroup(&program, &group, TrafficDirection::Egress).unwrap();
     assert!(matches!(link.info().unwrap().target, LinkTarget::Cgroup(id) if id > 0));
     let chain = |side| cgroup_chain(&group, side).unwrap().members;
     assert_eq!(chain(TrafficDirection::Egress)[0].name, "group");
     assert!(chain(TrafficDirection::Ingress).is_empty());
     let other = load_counter_program(ProgramKind::CgroupPacket, "other", &map, 1);
-    let _ingress = Link::cgroup(&other, &group, TrafficDirection::Ingress).unwrap();
+    let _ingress = Link::attach_cgroup(&other, &group, TrafficDirection::Ingress).unwrap();
     assert_eq!(chain(TrafficDirection::Ingress).len(), 1);
     drop(link);
     assert!(chain(TrafficDirection::Egress).is_empty());

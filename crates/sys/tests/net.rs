@@ -2,7 +2,7 @@
 
 extern crate streamline_sys as sys;
 
-use sys::net::{Interface, Namespace, RouteSocket, run_in};
+use sys::net::{Interface, Namespace, RouteSocket, run_in_namespace};
 use sys::packet::{PacketSender, QdiscMode};
 use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE};
 
@@ -88,7 +88,7 @@ fn interface_counters_count_frames() {
     assert_eq!((sent.tx_packets, sent.tx_bytes, sent.rx_packets), (100, 6000, 0));
     testkit::net::wait_until("they arrive", || {
         let counters = far.interface_by_name(SERVER_DEVICE).unwrap().counters;
-        (counters.rx_packets, counters.rx_bytes, counters.rx_lost()) == (100, 6000, 0)
+        (counters.rx_packets, counters.rx_bytes, counters.lost_rx_frames()) == (100, 6000, 0)
     });
 }
 
@@ -99,13 +99,13 @@ fn socket_stays_in_the_namespace_that_opened_it() {
     let space = Namespace::open(pair.client.name()).unwrap();
     assert!(!space.is_current().unwrap());
     let (there, links) =
-        run_in(&space, || (space.is_current().unwrap(), RouteSocket::open())).unwrap();
+        run_in_namespace(&space, || (space.is_current().unwrap(), RouteSocket::open())).unwrap();
     assert!(there);
     assert!(links.unwrap().interface_by_name(CLIENT_DEVICE).is_ok());
     assert_eq!(Namespace::current().unwrap().inode().unwrap(), before);
     assert!(RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).is_err());
     let path = Namespace::open(pair.client.path().to_str().unwrap()).unwrap();
     assert_eq!(path.inode().unwrap(), space.inode().unwrap());
-    let caught = std::panic::catch_unwind(|| run_in(&space, || panic!("inside")));
+    let caught = std::panic::catch_unwind(|| run_in_namespace(&space, || panic!("inside")));
     assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"inside"));
 }

@@ -8,7 +8,7 @@ extern crate streamline_sys as sys;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use sys::memory::Lender as _;
+use sys::memory::SegmentLender as _;
 use sys::packet::layout::{self, PacketHeader, PacketKind, VlanTag};
 use sys::packet::{
     PacketRing, PacketRingParameters, PacketSender, PacketSocket, QdiscMode, RingStatistics,
@@ -19,7 +19,7 @@ use testkit::net::{
     wait_until,
 };
 
-const SHAPE: PacketRingParameters =
+const RING_PARAMETERS: PacketRingParameters =
     PacketRingParameters { segment: 1 << 16, segments: 8, retire_ms: 1, reserve: 8 };
 const ENETDOWN: i32 = 100;
 
@@ -93,8 +93,8 @@ fn receive_frames(
 #[test]
 fn frame_arrives_unchanged_with_time_and_origin() {
     let Some(pair) = silent_pair() else { return };
-    let ring = open_ring(&pair.server, SERVER_DEVICE, SHAPE);
-    let own = open_ring(&pair.client, CLIENT_DEVICE, SHAPE);
+    let ring = open_ring(&pair.server, SERVER_DEVICE, RING_PARAMETERS);
+    let own = open_ring(&pair.client, CLIENT_DEVICE, RING_PARAMETERS);
     let before = sys::clock::realtime_ns();
     let sent = open_sender(&pair.client, CLIENT_DEVICE)
         .send(&[&numbered_frame(7, 60), &numbered_frame(8, 1514)]);
@@ -111,7 +111,7 @@ fn frame_arrives_unchanged_with_time_and_origin() {
         assert_eq!(packet.link.kind, PacketKind::Other, "addressed to another host");
         assert_eq!(packet.network, packet.frame + 14);
         assert!(
-            packet.frame - packet.at >= layout::HEADER_SIZE + layout::FRAME_PADDING + 8,
+            packet.frame - packet.at >= layout::PACKET_HEADER_SIZE + layout::FRAME_PADDING + 8,
             "room and reserve"
         );
         assert_eq!(packet.vlan, None);
@@ -120,13 +120,13 @@ fn frame_arrives_unchanged_with_time_and_origin() {
     assert!(outgoing.iter().all(|(packet, _)| packet.link.kind == PacketKind::Outgoing));
     assert_eq!(ring.statistics().unwrap(), RingStatistics { packets: 2, drops: 0, freezes: 0 });
     assert_eq!(ring.statistics().unwrap().packets, 2, "totals");
-    assert_eq!((ring.socket_drop_count().unwrap(), ring.error()), (0, None));
+    assert_eq!((ring.socket_drop_count().unwrap(), ring.take_error()), (0, None));
 }
 
 #[test]
 fn stripped_vlan_tag_is_reported() {
     let Some(pair) = silent_pair() else { return };
-    let ring = open_ring(&pair.server, SERVER_DEVICE, SHAPE);
+    let ring = open_ring(&pair.server, SERVER_DEVICE, RING_PARAMETERS);
     let tagged = |protocol: u16, control: u16| {
         let mut bytes = numbered_frame(1, 80);
         bytes.splice(12..12, [protocol.to_be_bytes(), control.to_be_bytes()].concat());
@@ -149,7 +149,7 @@ fn stripped_vlan_tag_is_reported() {
 #[test]
 fn full_ring_counts_drops_and_continues() {
     let Some(pair) = silent_pair() else { return };
-    let shape = PacketRingParameters { segment: 4096, segments: 2, ..SHAPE };
+    let shape = PacketRingParameters { segment: 4096, segments: 2, ..RING_PARAMETERS };
     let ring = open_ring(&pair.server, SERVER_DEVICE, shape);
     let mut sender = open_sender(&pair.client, CLIENT_DEVICE);
     let frames: Vec<Vec<u8>> = (0..1000).map(|n| numbered_frame(n, 200)).collect();
@@ -184,8 +184,8 @@ fn filter_and_close_keep_frames_out_of_the_ring() {
         (0x06, 0, 0, 0x0004_0000),
         (0x06, 0, 0, 0),
     ];
-    socket.attach(&program).unwrap();
-    let ring = socket.into_ring(SHAPE).unwrap();
+    socket.attach_filter(&program).unwrap();
+    let ring = socket.into_ring(RING_PARAMETERS).unwrap();
     let mut sender = open_sender(&pair.client, CLIENT_DEVICE);
     sender.send(&[&numbered_frame(0, 60)]);
     ring.bind(interface_index(&pair.server, SERVER_DEVICE)).unwrap();
@@ -196,7 +196,8 @@ fn filter_and_close_keep_frames_out_of_the_ring() {
     assert_eq!(numbers, [1, 499], "nothing from before, nothing that was refused");
     ring.stop_reception().unwrap();
     sender.send(&[&numbered_frame(2, 60)]);
-    let received_count = || testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap().received;
+    let received_count =
+        || testkit::net::device_counters(&pair.server, SERVER_DEVICE).unwrap().received;
     wait_until("the device has seen all five", || received_count() == 5);
     assert_eq!(ring.statistics().unwrap().packets, 2);
     assert!(!ring.has_arrived(slot));
@@ -208,7 +209,7 @@ fn outgoing_frames_can_be_excluded() {
     let socket = pair.server.run_in_network_namespace(PacketSocket::open).unwrap();
     socket.ignore_outgoing().unwrap();
     socket.make_promiscuous(interface_index(&pair.server, SERVER_DEVICE)).unwrap();
-    let ring = socket.into_ring(SHAPE).unwrap();
+    let ring = socket.into_ring(RING_PARAMETERS).unwrap();
     ring.bind(0).unwrap();
     open_sender(&pair.server, SERVER_DEVICE).send(&[&numbered_frame(1, 60)]);
     open_sender(&pair.client, CLIENT_DEVICE).send(&[&numbered_frame(2, 60)]);
@@ -219,11 +220,11 @@ fn outgoing_frames_can_be_excluded() {
 #[test]
 fn ring_on_removed_interface_reports_an_error() {
     let Some(pair) = silent_pair() else { return };
-    let ring = open_ring(&pair.server, SERVER_DEVICE, SHAPE);
+    let ring = open_ring(&pair.server, SERVER_DEVICE, RING_PARAMETERS);
     let mut sender = open_sender(&pair.client, CLIENT_DEVICE);
     pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} down"));
-    assert_eq!(ring.error(), Some(ENETDOWN));
-    assert_eq!(ring.error(), None, "told once");
+    assert_eq!(ring.take_error(), Some(ENETDOWN));
+    assert_eq!(ring.take_error(), None, "told once");
     pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} up"));
     pair.client.wait_until_up(CLIENT_DEVICE);
     pair.server.wait_until_up(SERVER_DEVICE);
@@ -235,7 +236,7 @@ fn ring_on_removed_interface_reports_an_error() {
     );
     pair.server.run_ip(&format!("link delete dev {SERVER_DEVICE}"));
     assert!(sys::poll::wait_until_readable(&[ring.as_fd()], Some(WAIT_TIMEOUT))[0], "it wakes");
-    assert_eq!(ring.error(), Some(ENETDOWN));
+    assert_eq!(ring.take_error(), Some(ENETDOWN));
     let gone = sender.send(&[&numbered_frame(4, 60)]);
     assert!(
         matches!(gone, SendReport { frames: 0, stopped: Some(SendStopReason::Refused(_)) }),
@@ -246,7 +247,7 @@ fn ring_on_removed_interface_reports_an_error() {
 #[test]
 fn unsendable_frame_is_refused_and_reported() {
     let Some(pair) = silent_pair() else { return };
-    let ring = open_ring(&pair.server, SERVER_DEVICE, SHAPE);
+    let ring = open_ring(&pair.server, SERVER_DEVICE, RING_PARAMETERS);
     let mut sender = open_sender(&pair.client, CLIENT_DEVICE);
     let frames: Vec<Vec<u8>> =
         (0..200).map(|n| numbered_frame(n, 60 + 2000 * (n / 150) as usize)).collect();

@@ -14,15 +14,16 @@ use sys::net::RouteSocket;
 use sys::packet::{PacketSender, PacketSocket, QdiscMode};
 use sys::poll;
 use sys::xdp::{
-    CopyMode, Redirect, SocketSettings, Umem, UmemSizes, WakeOutcome, XdpDescriptor, XdpSocket,
+    CopyMode, SocketSettings, Umem, UmemSizes, WakeOutcome, XdpDescriptor, XdpRedirect, XdpSocket,
 };
 use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, Random, need};
 
-const ENTRIES: u32 = 64;
-const FRAMES: u32 = 128;
-const SHAPE: UmemSizes = UmemSizes { frame: 4096, frames: FRAMES, headroom: 0 };
-const SILENT: DevicePairSettings = DevicePairSettings { addresses: false, mtu: 1500, queues: 1 };
+const RING_ENTRIES: u32 = 64;
+const FRAME_COUNT: u32 = 128;
+const UMEM_SIZES: UmemSizes = UmemSizes { frame: 4096, frames: FRAME_COUNT, headroom: 0 };
+const SILENT_PAIR: DevicePairSettings =
+    DevicePairSettings { addresses: false, mtu: 1500, queues: 1 };
 
 fn interface_index(name: &str) -> u32 {
     RouteSocket::open().unwrap().interface_by_name(name).unwrap().index
@@ -46,7 +47,7 @@ fn numbered_frames(count: u32, longest: usize) -> Vec<Vec<u8>> {
     };
     let made = |number: u32| {
         let length = if number.is_multiple_of(7) { longest } else { random.within(14..longest) };
-        Frame::ethernet().ethertype(0x88b5, &payload(number, length - 4))
+        Frame::ethernet().link_payload(0x88b5, &payload(number, length - 4))
     };
     (0..count).map(made).collect()
 }
@@ -70,7 +71,7 @@ fn send_batches(
         PacketSender::open(interface_index(device), QdiscMode::Through).unwrap()
     });
     let mut sent = 0;
-    for batch in frames.chunks(ENTRIES as usize / 2) {
+    for batch in frames.chunks(RING_ENTRIES as usize / 2) {
         for frame in batch {
             wait_until("there is room", || sender.send(&[frame]).frames == 1);
         }
@@ -81,15 +82,15 @@ fn send_batches(
 
 #[test]
 fn sent_frames_are_received_and_all_returned() {
-    let Some(pair) = open_pair(SILENT) else { return };
+    let Some(pair) = open_pair(SILENT_PAIR) else { return };
     let frames = numbered_frames(5_000, 1400);
-    let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
+    let umem = Arc::new(Umem::create("xdp-test", UMEM_SIZES).unwrap());
     let (mut socket, redirect, _link) = {
         let made = pair.server.run_in_network_namespace(|| {
             let index = interface_index(SERVER_DEVICE);
-            let socket = open_socket(&umem, SocketSettings::new(index, 0, ENTRIES))?;
-            let redirect = Redirect::load("to_xdp", 4, false).unwrap();
-            redirect.redirect(0, &socket).unwrap();
+            let socket = open_socket(&umem, SocketSettings::new(index, 0, RING_ENTRIES))?;
+            let redirect = XdpRedirect::load("to_xdp", 4, false).unwrap();
+            redirect.redirect_to_socket(0, &socket).unwrap();
             let link = redirect.attach(index, XdpMode::Native).unwrap();
             Some((socket, redirect, link))
         });
@@ -97,7 +98,7 @@ fn sent_frames_are_received_and_all_returned() {
         made
     };
     println!("zero-copy: {}", socket.is_zero_copy());
-    let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
+    let mut free: Vec<u64> = (0..FRAME_COUNT).map(|number| umem.address(number)).collect();
     let mut received: Vec<Vec<u8>> = Vec::new();
     let mut pieces = Vec::new();
     send_batches(&pair, CLIENT_DEVICE, &[], |_| {});
@@ -110,7 +111,7 @@ fn sent_frames_are_received_and_all_returned() {
                 let mut bytes = vec![0; piece.length as usize];
                 assert!(umem.memory().copy(piece.address as usize, &mut bytes));
                 received.push(bytes);
-                free.push(piece.address - piece.address % u64::from(SHAPE.frame));
+                free.push(piece.address - piece.address % u64::from(UMEM_SIZES.frame));
             }
             lend_all_frames(&mut socket, &mut free);
             received.len() == sent
@@ -118,10 +119,10 @@ fn sent_frames_are_received_and_all_returned() {
     });
     assert!(received == frames, "the same frames in the same order");
     let lent = socket.fill.as_ref().unwrap().pending_entries().unwrap();
-    assert_eq!(free.len() as u32 + lent, FRAMES, "each frame in one place");
+    assert_eq!(free.len() as u32 + lent, FRAME_COUNT, "each frame in one place");
     let statistics = socket.statistics().unwrap();
     assert_eq!((statistics.rx_dropped, statistics.rx_full, statistics.rx_invalid), (0, 0, 0));
-    redirect.release(0).unwrap();
+    redirect.pass_to_host(0).unwrap();
     send_batches(&pair, CLIENT_DEVICE, &frames[..10], |_| {});
     let quiet = poll::wait_until_readable(&[socket.as_fd()], Some(Duration::from_millis(50)));
     assert_eq!(quiet, [false], "frames of a queue without a socket go to the host");
@@ -140,7 +141,7 @@ fn lend_all_frames(socket: &mut XdpSocket, free: &mut Vec<u64>) {
 /// descriptors to move, and no frame to be lost.
 #[test]
 fn frame_received_by_one_socket_is_sent_by_another() {
-    let Some(pair) = open_pair(SILENT) else { return };
+    let Some(pair) = open_pair(SILENT_PAIR) else { return };
     let client = pair.client.name();
     pair.server.run_ip(&format!("link add back0 type veth peer name back1 netns {client}"));
     for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
@@ -148,13 +149,13 @@ fn frame_received_by_one_socket_is_sent_by_another() {
     }
     pair.server.wait_until_up("back0");
     let frames = numbered_frames(5_000, 1400);
-    let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
+    let umem = Arc::new(Umem::create("xdp-test", UMEM_SIZES).unwrap());
     let made = pair.server.run_in_network_namespace(|| {
         let (from, to) = (interface_index(SERVER_DEVICE), interface_index("back0"));
-        let first = open_socket(&umem, SocketSettings::new(from, 0, ENTRIES))?;
-        let second = first.share(SocketSettings::new(to, 0, ENTRIES)).unwrap();
-        let redirect = Redirect::load("to_xdp", 1, false).unwrap();
-        redirect.redirect(0, &first).unwrap();
+        let first = open_socket(&umem, SocketSettings::new(from, 0, RING_ENTRIES))?;
+        let second = first.open_sharing_memory(SocketSettings::new(to, 0, RING_ENTRIES)).unwrap();
+        let redirect = XdpRedirect::load("to_xdp", 1, false).unwrap();
+        redirect.redirect_to_socket(0, &first).unwrap();
         let link = redirect.attach(from, XdpMode::Native).unwrap();
         Some((first, second, redirect, link))
     });
@@ -171,20 +172,21 @@ fn frame_received_by_one_socket_is_sent_by_another() {
         ring.bind(interface_index("back1")).unwrap();
         ring
     });
-    let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
+    let mut free: Vec<u64> = (0..FRAME_COUNT).map(|number| umem.address(number)).collect();
     let (mut moving, mut used_frames) = (Vec::<XdpDescriptor>::new(), HashSet::new());
     lend_all_frames(&mut first, &mut free);
     let mut passed = 0;
     send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
         wait_until("they have gone on", || {
             first.rx.as_mut().unwrap().take(&mut moving, 1000).unwrap();
-            used_frames.extend(moving.iter().map(|piece| piece.address / u64::from(SHAPE.frame)));
+            used_frames
+                .extend(moving.iter().map(|piece| piece.address / u64::from(UMEM_SIZES.frame)));
             let given = second.tx.as_mut().unwrap().enqueue(&moving).unwrap();
             moving.drain(..given);
             assert_ne!(second.wake_tx().unwrap(), WakeOutcome::Refused);
             let mut back = Vec::new();
             passed += second.completion.as_mut().unwrap().take(&mut back, 1000).unwrap();
-            free.extend(back.iter().map(|at| at - at % u64::from(SHAPE.frame)));
+            free.extend(back.iter().map(|at| at - at % u64::from(UMEM_SIZES.frame)));
             lend_all_frames(&mut first, &mut free);
             passed == sent
         });
@@ -194,7 +196,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
     });
     assert!(moving.is_empty() && used_frames.len() > 1);
     let lent = first.fill.as_ref().unwrap().pending_entries().unwrap();
-    assert_eq!(free.len() as u32 + lent, FRAMES, "each frame in one place");
+    assert_eq!(free.len() as u32 + lent, FRAME_COUNT, "each frame in one place");
     let (first_statistics, second_statistics) =
         (first.statistics().unwrap(), second.statistics().unwrap());
     assert_eq!(
@@ -208,23 +210,24 @@ fn frame_received_by_one_socket_is_sent_by_another() {
 /// socket receives a frame.
 #[test]
 fn two_sockets_share_one_queue() {
-    let Some(pair) = open_pair(SILENT) else { return };
-    let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
+    let Some(pair) = open_pair(SILENT_PAIR) else { return };
+    let umem = Arc::new(Umem::create("xdp-test", UMEM_SIZES).unwrap());
     let made = pair.server.run_in_network_namespace(|| {
         let index = interface_index(SERVER_DEVICE);
-        let settings = SocketSettings::new(index, 0, ENTRIES);
+        let settings = SocketSettings::new(index, 0, RING_ENTRIES);
         let one = open_socket(&umem, settings)?;
-        let two = one.share(SocketSettings { fill: 0, completion: 0, ..settings }).unwrap();
-        let redirect = Redirect::load("to_xdp", 1, false).unwrap();
+        let two =
+            one.open_sharing_memory(SocketSettings { fill: 0, completion: 0, ..settings }).unwrap();
+        let redirect = XdpRedirect::load("to_xdp", 1, false).unwrap();
         let link = redirect.attach(index, XdpMode::Native).unwrap();
         Some((one, two, redirect, link))
     });
     let Some((mut one, mut two, redirect, _link)) = made else { return };
-    let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
+    let mut free: Vec<u64> = (0..FRAME_COUNT).map(|number| umem.address(number)).collect();
     lend_all_frames(&mut one, &mut free);
     let frames = numbered_frames(20, 200);
     for round in 0..2 {
-        redirect.redirect(0, if round == 0 { &one } else { &two }).unwrap();
+        redirect.redirect_to_socket(0, if round == 0 { &one } else { &two }).unwrap();
         let mut pieces = Vec::new();
         send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
             let socket = if round == 0 { &mut one } else { &mut two };
@@ -242,19 +245,20 @@ fn two_sockets_share_one_queue() {
 /// (Linux 6.6).
 #[test]
 fn long_frames_span_several_descriptors() {
-    let Some(pair) = open_pair(DevicePairSettings { mtu: 9000, ..SILENT }) else { return };
-    let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
+    let Some(pair) = open_pair(DevicePairSettings { mtu: 9000, ..SILENT_PAIR }) else { return };
+    let umem = Arc::new(Umem::create("xdp-test", UMEM_SIZES).unwrap());
     let made = pair.server.run_in_network_namespace(|| {
         let index = interface_index(SERVER_DEVICE);
-        let settings = SocketSettings { fragments: true, ..SocketSettings::new(index, 0, ENTRIES) };
+        let settings =
+            SocketSettings { fragments: true, ..SocketSettings::new(index, 0, RING_ENTRIES) };
         let socket = open_socket(&umem, settings)?;
-        let redirect = Redirect::load("to_xdp", 1, true).unwrap();
-        redirect.redirect(0, &socket).unwrap();
+        let redirect = XdpRedirect::load("to_xdp", 1, true).unwrap();
+        redirect.redirect_to_socket(0, &socket).unwrap();
         let link = redirect.attach(index, XdpMode::Native).unwrap();
         Some((socket, redirect, link))
     });
     let Some((mut socket, _redirect, _link)) = made else { return };
-    let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
+    let mut free: Vec<u64> = (0..FRAME_COUNT).map(|number| umem.address(number)).collect();
     lend_all_frames(&mut socket, &mut free);
     let frames = numbered_frames(15, 8900);
     let (mut received, mut descriptors, mut whole, mut pieces) =
@@ -281,11 +285,11 @@ fn long_frames_span_several_descriptors() {
 /// Expects socket errors to name the queue and the interface.
 #[test]
 fn xdp_socket_errors_name_queue_and_interface() {
-    let Some(pair) = open_pair(SILENT) else { return };
-    let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
+    let Some(pair) = open_pair(SILENT_PAIR) else { return };
+    let umem = Arc::new(Umem::create("xdp-test", UMEM_SIZES).unwrap());
     pair.server.run_in_network_namespace(|| {
         let index = interface_index(SERVER_DEVICE);
-        let settings = SocketSettings::new(index, 0, ENTRIES);
+        let settings = SocketSettings::new(index, 0, RING_ENTRIES);
         let far = XdpSocket::open(&umem, SocketSettings { queue: 9, ..settings }).unwrap_err();
         assert!(far.to_string().contains(&format!("queue 9 of interface {index}")), "{far}");
         match XdpSocket::open(&umem, SocketSettings { mode: CopyMode::ZeroCopy, ..settings }) {
@@ -298,7 +302,7 @@ fn xdp_socket_errors_name_queue_and_interface() {
             socket.fill.as_mut().unwrap().lend(&[outside]).unwrap_err().errno,
             Errno::INVAL.raw_os_error()
         );
-        let long = XdpDescriptor { address: 100, length: SHAPE.frame, is_continued: false };
+        let long = XdpDescriptor { address: 100, length: UMEM_SIZES.frame, is_continued: false };
         assert!(socket.tx.as_mut().unwrap().enqueue(&[long]).is_err());
         assert_eq!(socket.fill.as_ref().unwrap().pending_entries().unwrap(), 0);
     });

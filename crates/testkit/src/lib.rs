@@ -30,7 +30,7 @@ pub mod wait;
 pub use cases::{capture_paths, case_directory, corpus_captures};
 pub use generated::{Captures, generated_captures};
 pub use lingering::lingering_socket;
-pub use packet::{Frame, Segment};
+pub use packet::{Frame, TcpHeader};
 pub use program::streamline_program;
 pub use random::Random;
 pub use traffic::{Capture, mixed_traffic, web_capture};

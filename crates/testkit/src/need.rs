@@ -163,14 +163,14 @@ mod tests {
     /// The test that [`skip_is_reported_and_fails_in_strict_mode`] runs in a child process.
     #[test]
     #[ignore = "skips on purpose"]
-    fn skip_without_a_missing_requirement() {
+    fn skip_for_a_missing_program() {
         assert_eq!(require_command("no-such-program"), None);
     }
 
     #[test]
     fn skip_is_reported_and_fails_in_strict_mode() {
         let target = std::env::temp_dir().join(format!("target-{}", std::process::id()));
-        let name = "need::tests::skip_without_a_missing_requirement";
+        let name = "need::tests::skip_for_a_missing_program";
         let expected = format!("skipped: {name}: needs the program no-such-program\n");
         for (strict, succeeds) in [("0", true), ("1", false)] {
             let mut test = std::process::Command::new(std::env::current_exe().unwrap());

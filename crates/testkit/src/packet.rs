@@ -19,7 +19,7 @@ pub struct Frame {
     /// Position and kind of the field that identifies the next layer. The field is in the header
     /// that was appended last.
     next: NextField,
-    network: Option<Network>,
+    network: Option<IpHeader>,
     /// Offset in bytes of the length field of an 802.3 frame; `None` for any other frame.
     length_offset: Option<usize>,
     padded_to: usize,
@@ -38,7 +38,7 @@ enum NextField {
 
 /// An IP header. Its length fields are set when the payload has been appended.
 #[derive(Clone, Debug)]
-struct Network {
+struct IpHeader {
     at: usize,
     source: IpAddr,
     target: IpAddr,
@@ -48,7 +48,7 @@ struct Network {
 
 /// The fields of a TCP header, except for the checksum, which is computed.
 #[derive(Clone, Debug, Default)]
-pub struct Segment {
+pub struct TcpHeader {
     /// The source port.
     pub source: u16,
     /// The destination port.
@@ -112,12 +112,12 @@ impl Frame {
     /// Appends an 802.1Q tag with this tag control information.
     #[must_use]
     pub fn append_vlan_tag(self, control: u16) -> Self {
-        self.tag_with_ethertype(0x8100, control)
+        self.append_tag_with_ethertype(0x8100, control)
     }
 
     /// Appends a VLAN tag with an EtherType other than 0x8100, such as 0x88a8 or 0x9100.
     #[must_use]
-    pub fn tag_with_ethertype(mut self, ethertype: u16, control: u16) -> Self {
+    pub fn append_tag_with_ethertype(mut self, ethertype: u16, control: u16) -> Self {
         self.set_next_type(ethertype);
         self.bytes.extend(control.to_be_bytes());
         self.next = NextField::Ethertype(self.bytes.len());
@@ -173,14 +173,14 @@ impl Frame {
             (IpAddr::V6(source), IpAddr::V6(target)) => self.append_ipv6_header(source, target),
             _ => panic!("{source} and {target} are of different versions"),
         };
-        self.network = Some(Network { at, source, target, protocol });
+        self.network = Some(IpHeader { at, source, target, protocol });
         self
     }
 
     /// Appends options, zero-padded to a multiple of 4 bytes, to an IPv4 header without payload.
     #[must_use]
     pub fn ipv4_options(mut self, options: &[u8]) -> Self {
-        let at = self.network_layer_mut().at;
+        let at = self.ip_header_mut().at;
         self.bytes.extend(options);
         let length = (self.bytes.len() - at).next_multiple_of(4);
         self.bytes.resize(at + length, 0);
@@ -192,7 +192,7 @@ impl Frame {
     /// more-fragments flag. For IPv6, appends the fragment header.
     #[must_use]
     pub fn fragment(mut self, offset: u16, more: bool) -> Self {
-        let (at, four) = (self.network_layer_mut().at, self.network_layer_mut().source.is_ipv4());
+        let (at, four) = (self.ip_header_mut().at, self.ip_header_mut().source.is_ipv4());
         let field =
             if four { (offset / 8) | (u16::from(more) << 13) } else { offset | u16::from(more) };
         let [high, low] = field.to_be_bytes();
@@ -208,7 +208,7 @@ impl Frame {
     #[must_use]
     pub fn ipv6_extension(mut self, header: u8, body: &[u8]) -> Self {
         let at = self.bytes.len();
-        let protocol = std::mem::replace(&mut self.network_layer_mut().protocol, at);
+        let protocol = std::mem::replace(&mut self.ip_header_mut().protocol, at);
         self.bytes[protocol] = header;
         self.bytes.push(0);
         self.bytes.extend(body);
@@ -224,7 +224,7 @@ impl Frame {
     }
 
     /// Appends a TCP segment and returns the frame.
-    pub fn tcp(self, segment: &Segment, payload: &[u8]) -> Vec<u8> {
+    pub fn tcp(self, segment: &TcpHeader, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(segment.source.to_be_bytes());
         bytes.extend(segment.target.to_be_bytes());
@@ -242,7 +242,7 @@ impl Frame {
 
     /// Appends an ICMP or ICMPv6 echo request or reply and returns the frame.
     pub fn echo(mut self, request: bool, identifier: u16, number: u16, payload: &[u8]) -> Vec<u8> {
-        let four = self.network_layer_mut().source.is_ipv4();
+        let four = self.ip_header_mut().source.is_ipv4();
         let kind = match (four, request) {
             (true, true) => 8,
             (true, false) => 0,
@@ -258,7 +258,7 @@ impl Frame {
         }
         let sum = checksum(&[&bytes]);
         bytes[2..4].copy_from_slice(&sum.to_be_bytes());
-        self.protocol(1, &bytes)
+        self.ip_payload(1, &bytes)
     }
 
     /// Appends an ARP request or reply and returns the frame. The hardware addresses are copied
@@ -282,8 +282,8 @@ impl Frame {
     ///
     /// # Panics
     /// If the frame has no IP header.
-    pub fn protocol(mut self, protocol: u8, payload: &[u8]) -> Vec<u8> {
-        let at = self.network_layer_mut().protocol;
+    pub fn ip_payload(mut self, protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let at = self.ip_header_mut().protocol;
         self.bytes[at] = protocol;
         self.bytes.extend(payload);
         self.finish_ip_header();
@@ -291,7 +291,7 @@ impl Frame {
     }
 
     /// Sets the EtherType in the last header, appends the payload, and returns the frame.
-    pub fn ethertype(mut self, ethertype: u16, payload: &[u8]) -> Vec<u8> {
+    pub fn link_payload(mut self, ethertype: u16, payload: &[u8]) -> Vec<u8> {
         self.set_next_type(ethertype);
         self.bytes.extend(payload);
         self.finish()
@@ -301,7 +301,7 @@ impl Frame {
         Self { bytes, next, network: None, length_offset: None, padded_to: 0 }
     }
 
-    fn network_layer_mut(&mut self) -> &mut Network {
+    fn ip_header_mut(&mut self) -> &mut IpHeader {
         self.network.as_mut().expect("the frame has an IP header")
     }
 
@@ -343,7 +343,7 @@ impl Frame {
     /// `at` covers the pseudo-header and `transport`. For a fragment, this is not the checksum of
     /// the whole datagram.
     fn finish_with_checksum(mut self, protocol: u8, at: usize, mut transport: Vec<u8>) -> Vec<u8> {
-        let Network { source, target, .. } = *self.network_layer_mut();
+        let IpHeader { source, target, .. } = *self.ip_header_mut();
         let length = (transport.len() as u32).to_be_bytes();
         let pseudo = match (source, target) {
             (IpAddr::V4(source), IpAddr::V4(target)) => [source.octets(), target.octets()].concat(),
@@ -354,12 +354,12 @@ impl Frame {
         // RFC 768: a checksum field of 0 means that there is no checksum.
         let sum = if protocol == 17 && sum == 0 { 0xffff } else { sum };
         transport[at..at + 2].copy_from_slice(&sum.to_be_bytes());
-        self.protocol(protocol, &transport)
+        self.ip_payload(protocol, &transport)
     }
 
     /// Sets the length field of the IP header and, for IPv4, the header checksum.
     fn finish_ip_header(&mut self) {
-        let Network { at, source, .. } = *self.network_layer_mut();
+        let IpHeader { at, source, .. } = *self.ip_header_mut();
         let total = self.bytes.len() - at;
         if source.is_ipv6() {
             let length = (total - 40) as u16;
@@ -417,7 +417,7 @@ mod tests {
     #[test]
     fn tcp_over_ipv6_with_options_has_correct_checksum() {
         let segment =
-            Segment { source: 1, target: 2, options: vec![2, 4, 5], ..Segment::default() };
+            TcpHeader { source: 1, target: 2, options: vec![2, 4, 5], ..TcpHeader::default() };
         let frame = Frame::ethernet().ipv6("::1", "::2").tcp(&segment, b"x");
         assert_eq!(frame[12..14], [0x86, 0xdd]);
         assert_eq!(frame[18..21], [0, 25, 6]);
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn vlan_tag_and_snap_header_set_length_and_ethertype() {
         let frame = Frame::ethernet()
-            .tag_with_ethertype(0x88a8, 7)
+            .append_tag_with_ethertype(0x88a8, 7)
             .append_vlan_tag(42)
             .append_snap_header()
             .padded_to(60);
@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn ipv6_extension_headers_name_the_next_header() {
         let frame = Frame::raw().ipv6("::1", "::2").ipv6_extension(0, &[0; 7]).fragment(16, true);
-        let frame = frame.protocol(17, b"data");
+        let frame = frame.ip_payload(17, b"data");
         assert_eq!(frame[6], 0);
         assert_eq!(frame[40], 44);
         assert_eq!(frame[48..56], [17, 0, 0, 17, 0, 0, 0, 1]);

@@ -25,8 +25,8 @@ impl Resources {
     /// # Panics
     /// If a resource cannot be read.
     #[must_use]
-    pub fn count_this_process(pair: &NamespacePair, folder: &Path) -> Self {
-        Self::count_process(std::process::id()).with_programs_at(pair).with_files_in(folder)
+    pub fn of_this_process(pair: &NamespacePair, folder: &Path) -> Self {
+        Self::of_process(std::process::id()).with_programs_at(pair).with_files_in(folder)
     }
 
     /// Counts the descriptors, threads and children of a process, and the bytes of its mappings of
@@ -37,7 +37,7 @@ impl Resources {
     ///
     /// If the process does not exist or cannot be inspected.
     #[must_use]
-    pub fn count_process(process: u32) -> Self {
+    pub fn of_process(process: u32) -> Self {
         let mut state = Self::default();
         state.add_descriptors(process);
         state.add_memory(process);
@@ -169,7 +169,7 @@ impl Resources {
                 self.add(format!("thread {}", name.trim()), 1);
             }
         }
-        let children = children(process).len() as u64;
+        let children = child_processes(process).len() as u64;
         if children > 0 {
             self.add("child".to_owned(), children);
         }
@@ -203,7 +203,7 @@ impl KernelObjects {
     /// Returns the BPF objects and child processes of a process. If the process has exited, the
     /// sets are empty.
     #[must_use]
-    pub fn list_process(process: u32) -> Self {
+    pub fn of_process(process: u32) -> Self {
         let mut all = Self::default();
         let infos = fs::read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().flatten();
         for info in infos {
@@ -218,7 +218,7 @@ impl KernelObjects {
                 to.extend(value.trim().parse::<u32>());
             }
         }
-        all.children = children(process);
+        all.children = child_processes(process);
         all
     }
 
@@ -259,7 +259,7 @@ impl KernelObjects {
 }
 
 /// Returns the children of all threads of a process.
-fn children(process: u32) -> BTreeSet<u32> {
+fn child_processes(process: u32) -> BTreeSet<u32> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let each = |task: fs::DirEntry| {
         let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();

@@ -24,7 +24,7 @@ pub struct ServiceManager {
 
 /// Lowest descriptor number for the duplicates that a starting service inherits. The duplicates are
 /// then redirected to the numbers that the service expects, all of which are lower.
-const DUPLICATE_NUMBER_MIN: i32 = 600;
+const DUPLICATE_DESCRIPTOR_MIN: i32 = 600;
 /// Interval at which the thread that receives notifications checks whether the manager has been
 /// dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -115,7 +115,7 @@ impl ServiceManager {
         // source.
         let away = store
             .iter()
-            .map(|(_, descriptor)| fcntl_dupfd_cloexec(descriptor, DUPLICATE_NUMBER_MIN));
+            .map(|(_, descriptor)| fcntl_dupfd_cloexec(descriptor, DUPLICATE_DESCRIPTOR_MIN));
         let away: Vec<OwnedFd> = away.collect::<Result<_, _>>().expect("copies");
         let mut places = String::new();
         for (place, descriptor) in (3..).zip(&away) {

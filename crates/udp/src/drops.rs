@@ -53,7 +53,7 @@ impl DropCounts {
 
     /// Adds the datagrams that the current ring has dropped to those of the earlier rings, because
     /// the current ring has ended.
-    pub(crate) fn end_ring(&self, dropped: u64) {
+    pub(crate) fn add_drops_of_ended_ring(&self, dropped: u64) {
         self.by_earlier_rings.fetch_add(dropped as u32, Ordering::Relaxed);
     }
 

@@ -12,13 +12,13 @@ use sys::preload::interpose::IoVec;
 
 pub mod descriptors;
 pub mod epoll;
+mod epoll_nudge;
 mod kernel;
 pub mod messages;
-mod nudge;
+pub mod poll_and_select;
 mod receiving;
 mod ring_events;
 mod wait_limit;
-pub mod waits;
 
 /// A message header, laid out as `struct msghdr` in C.
 #[repr(C)]

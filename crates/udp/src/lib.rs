@@ -30,16 +30,16 @@
 
 mod address;
 mod control;
+mod descriptor_waits;
 mod drops;
+mod epoll_sets;
 #[expect(unsafe_code, reason = "functions that C programs call")]
 pub mod export;
-mod origin;
+mod flow_share;
 mod promotion;
 mod registration;
 mod report;
 mod ring;
-mod sets;
-mod share;
 mod socket;
-mod table;
-mod waiting;
+mod socket_origin;
+mod socket_table;

@@ -1,30 +1,30 @@
 //! The decision to promote a socket, that is, to give it a ring, and the reasons against it.
 
-use crate::origin::{self, Origin};
+use crate::flow_share::FlowShare;
 use crate::report;
 use crate::ring::{Ring, RingFlows};
-use crate::share::FlowShare;
+use crate::socket_origin::{self, Origin};
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::OnceLock;
-use sys::holders::Holders;
+use sys::holders::ObjectHolders;
 use sys::net::{Interface, RouteSocket};
 use sys::preload;
 use sys::preload::udp::{self, UdpSocketFacts};
 
 /// Device type of interfaces with Ethernet frames (`ARPHRD_ETHER`).
-const ETHERNET_TYPE: u16 = 1;
+const ETHERNET_DEVICE_TYPE: u16 = 1;
 
 /// A refusal to promote a socket, that is, to give it a ring.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct PromotionRefusal {
     pub(crate) why: String,
     /// True if the reason for the refusal may cease to apply, so that a later attempt may succeed.
     pub(crate) is_temporary: bool,
 }
 
-impl From<String> for Refusal {
+impl From<String> for PromotionRefusal {
     fn from(why: String) -> Self {
         Self { why, is_temporary: false }
     }
@@ -47,7 +47,7 @@ impl PromotionConditions {
     pub(crate) fn still_apply(&self, number: i32) -> bool {
         let Some(facts) = udp::udp_socket_facts(number) else { return false };
         let found = find_receiving_interfaces(&facts);
-        FlowShare::find(number, &facts) == Ok(self.share)
+        FlowShare::of_socket(number, &facts) == Ok(self.share)
             && found.is_ok_and(|found| list_interface_addresses(&found) == self.hosts)
             && (report::has_option("force") || !has_packet_rules().unwrap_or(false))
     }
@@ -64,7 +64,7 @@ fn list_interface_addresses(found: &[(Interface, Vec<IpAddr>)]) -> Vec<(u32, Vec
 pub(crate) fn promote_socket(
     number: i32,
     facts: &UdpSocketFacts,
-) -> Result<(Ring, PromotionConditions), Refusal> {
+) -> Result<(Ring, PromotionConditions), PromotionRefusal> {
     if let Some(why) = facts.obstacle {
         return Err(why.to_owned().into());
     }
@@ -74,14 +74,14 @@ pub(crate) fn promote_socket(
     }
     if is_held_by_others(number) {
         let why = "another process has the socket, or may have inherited it".to_owned();
-        return Err(Refusal { why, is_temporary: true });
+        return Err(PromotionRefusal { why, is_temporary: true });
     }
-    let share = FlowShare::find(number, facts)?;
+    let share = FlowShare::of_socket(number, facts)?;
     if !share.is_all() && !report::is_spin_requested() {
         // While the ring of a member is asleep, the kernel distributes its flows among all members.
         let why = "it shares its port, and its flows would change their socket whenever it sleeps \
                    (STREAMLINE_UDP=spin waits without sleeping)";
-        return Err(Refusal { why: why.to_owned(), is_temporary: true });
+        return Err(PromotionRefusal { why: why.to_owned(), is_temporary: true });
     }
     if !report::has_option("force") {
         match has_packet_rules() {
@@ -143,7 +143,7 @@ fn find_receiving_interfaces(
     let mut others = Vec::new();
     for (index, hosts) in hosts {
         let interface = routes.interface_by_index(index).map_err(|error| error.to_string())?;
-        if interface.hatype != ETHERNET_TYPE || interface.flags.is_loopback() {
+        if interface.hatype != ETHERNET_DEVICE_TYPE || interface.flags.is_loopback() {
             others.push(interface.name);
         } else {
             found.push((interface, hosts));
@@ -159,13 +159,13 @@ fn find_receiving_interfaces(
 /// inspected, for example after a change of its user id, may have inherited one.
 fn is_held_by_others(number: i32) -> bool {
     let Some(inode) = preload::inode(number) else { return true };
-    let found = Holders::find(&HashSet::from([inode]), &HashSet::new());
+    let found = ObjectHolders::find(&HashSet::from([inode]), &HashSet::new());
     let own = std::process::id();
     let is_known = found.holders_of_socket(inode).iter().any(|holder| holder.process != own);
     // Without its first process, /proc shows this user only its own processes.
     let is_partial = !Path::new("/proc/1").exists();
     is_known
-        || match origin::of(number) {
+        || match socket_origin::find_origin(number) {
             Origin::Own => false,
             // Another process has the socket only if this one has started it.
             Origin::BeforeFork => is_partial || found.hidden_later > 0,

@@ -19,7 +19,7 @@ const OPTIONS_VARIABLE: &str = "STREAMLINE_UDP";
 
 /// Numbers of datagrams of a socket since its promotion.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Totals {
+pub(crate) struct DatagramTotals {
     /// Number of datagrams that the program received from the ring.
     pub(crate) from_ring: u64,
     /// Datagrams that the program received from the placeholder (kernel socket).
@@ -77,11 +77,11 @@ pub(crate) fn report_refusal(local: SocketAddr, why: &str) {
 }
 
 /// Prints the counts of a promoted socket that is closed, if the user has requested `report`.
-pub(crate) fn print_totals(local: SocketAddr, interfaces: &str, totals: &Totals) {
+pub(crate) fn print_totals(local: SocketAddr, interfaces: &str, totals: &DatagramTotals) {
     if !has_option("report") {
         return;
     }
-    let Totals { from_ring, from_kernel, lost, damaged } = *totals;
+    let DatagramTotals { from_ring, from_kernel, lost, damaged } = *totals;
     let all = from_ring + from_kernel;
     print_message(&format!(
         "udp {local}: {from_ring} of {all} datagrams came from the ring of \

@@ -1,10 +1,10 @@
 //! The ring of a promoted socket, into which kernel programs put the datagrams for the socket.
 
-use crate::report::Totals;
-use crate::share::FlowShare;
+use crate::flow_share::FlowShare;
+use crate::report::DatagramTotals;
 use std::net::{IpAddr, SocketAddr};
 use streamline::Options;
-use streamline::capture::{Capture, CaptureSettings, CapturedFrame, FRAME_MAX};
+use streamline::capture::{Capture, CaptureSettings, CapturedFrame, FRAME_BYTES_MAX};
 use sys::net::Interface;
 
 /// Length of an Ethernet header in bytes.
@@ -135,7 +135,7 @@ impl Ring {
         Ok(Self {
             sources,
             first_source: 0,
-            frame: vec![0; FRAME_MAX].into_boxed_slice(),
+            frame: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),
             pending: None,
             empty_looks: 0,
             read: 0,
@@ -158,12 +158,12 @@ impl Ring {
     /// kernel. Returns true if the ring is empty.
     pub(crate) fn fall_asleep(&mut self) -> bool {
         self.sources.iter_mut().for_each(|source| source.capture.fall_asleep());
-        !self.read_until_pending()
+        !self.read_until_datagram_pending()
     }
 
     /// Returns the next datagram without removing it; `None` if the ring is empty.
     pub(crate) fn peek(&mut self) -> Option<Datagram<'_>> {
-        if !self.read_until_pending() {
+        if !self.read_until_datagram_pending() {
             return None;
         }
         let PendingDatagrams { from, to, hops, service_type, time_ns, interface, .. } =
@@ -187,7 +187,7 @@ impl Ring {
 
     /// Reads frames from the ring until one contains a datagram. Returns false if the ring is
     /// empty.
-    pub(crate) fn read_until_pending(&mut self) -> bool {
+    pub(crate) fn read_until_datagram_pending(&mut self) -> bool {
         let mut has_loaded = false;
         while self.pending.is_none() {
             if self.read_frame() {
@@ -197,7 +197,7 @@ impl Ring {
                 self.check_programs();
                 return false;
             }
-            self.sources.iter_mut().for_each(|source| source.capture.load());
+            self.sources.iter_mut().for_each(|source| source.capture.load_arrived_frames());
             has_loaded = true;
         }
         true
@@ -234,7 +234,7 @@ impl Ring {
         self.empty_looks = self.empty_looks.wrapping_add(1);
         if self.empty_looks.is_multiple_of(EMPTY_READS_PER_CHECK) {
             for source in &mut self.sources {
-                source.is_detached |= source.capture.check().is_err();
+                source.is_detached |= source.capture.check_for_failure().is_err();
             }
         }
     }
@@ -259,7 +259,7 @@ impl Ring {
     }
 
     /// Adds the counts of the ring to the totals of a socket.
-    pub(crate) fn add_to_totals(&self, totals: &mut Totals) {
+    pub(crate) fn add_to_totals(&self, totals: &mut DatagramTotals) {
         totals.from_ring += self.read;
         totals.lost += self.lost();
         totals.damaged += self.damaged;
@@ -368,11 +368,12 @@ fn parse_datagrams(
 /// Returns true if the checksum is correct, or if it is left to the device and therefore covers
 /// only the pseudo header.
 fn is_checksum_valid(addresses: &[u8], datagram: &[u8], checksum: u16) -> bool {
-    let pseudo = sum(addresses) + 17 + datagram.len() as u64;
-    fold(pseudo) == checksum || fold(pseudo + sum(datagram)) == 0xffff
+    let pseudo = sum_big_endian_words(addresses) + 17 + datagram.len() as u64;
+    fold_to_16_bits(pseudo) == checksum
+        || fold_to_16_bits(pseudo + sum_big_endian_words(datagram)) == 0xffff
 }
 
-fn sum(bytes: &[u8]) -> u64 {
+fn sum_big_endian_words(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     let words: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
     let mut last = [0; 4];
@@ -380,7 +381,7 @@ fn sum(bytes: &[u8]) -> u64 {
     words + u64::from(u32::from_be_bytes(last))
 }
 
-fn fold(mut sum: u64) -> u16 {
+fn fold_to_16_bits(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum >> 16) + (sum & 0xffff);
     }

@@ -1,16 +1,16 @@
 //! The state of a UDP socket.
 
+mod epoll_registrations;
 mod load;
-mod order;
-mod sets;
+mod read_order;
 
 use crate::control::ReceiveFormat;
 use crate::drops::DropCounts;
 use crate::promotion::PromotionConditions;
 use crate::registration::Registration;
-use crate::report::{self, Totals};
+use crate::report::{self, DatagramTotals};
 use crate::ring::{Datagram, Ring};
-use crate::table;
+use crate::socket_table;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -45,7 +45,7 @@ pub(crate) struct Socket {
 
 #[derive(Debug)]
 struct SocketState {
-    stage: Stage,
+    stage: PromotionStage,
     registrations: Vec<Registration>,
     /// Descriptors with which the program has used this socket; some may have been closed.
     numbers: Vec<i32>,
@@ -78,7 +78,7 @@ struct SocketState {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum PromotionStage {
     /// The socket is not promoted, but may be promoted from `not_before` on (`None` means at any
     /// time). `datagrams` is the number of datagrams received from the kernel since the time
     /// `since`; `since` is `None` until the first datagram.
@@ -100,8 +100,8 @@ impl Drop for LockedSocket<'_> {
     }
 }
 
-impl Stage {
-    const fn counted(not_before: Option<Instant>) -> Self {
+impl PromotionStage {
+    const fn unpromoted(not_before: Option<Instant>) -> Self {
         Self::Unpromoted { datagrams: 0, since: None, not_before }
     }
 
@@ -118,7 +118,7 @@ impl Stage {
 impl Socket {
     pub(crate) const fn new() -> Self {
         let state = SocketState {
-            stage: Stage::counted(None),
+            stage: PromotionStage::unpromoted(None),
             registrations: Vec::new(),
             numbers: Vec::new(),
             receive_format: ReceiveFormat { is_v6: false, control: ControlMessages::NONE },
@@ -181,8 +181,8 @@ impl Socket {
         }
         let Some(mut locked) = self.lock() else { return false };
         let state = &mut *locked.state;
-        let Stage::Promoted(ring) = &mut state.stage else { return false };
-        if ring.read_until_pending() {
+        let PromotionStage::Promoted(ring) = &mut state.stage else { return false };
+        if ring.read_until_datagram_pending() {
             return true;
         }
         if ring.is_detached() {
@@ -218,7 +218,7 @@ impl Socket {
     /// Passes the next datagram from the ring to the function `take`, with the form in which the
     /// program expects addresses and control messages. Then removes the datagram from the ring,
     /// unless `is_kept` is true. Returns the result of `take`, or `None` if there was no datagram.
-    pub(crate) fn take(
+    pub(crate) fn take_datagram(
         &self,
         is_kept: bool,
         take: impl FnOnce(&Datagram<'_>, ReceiveFormat) -> isize,
@@ -229,8 +229,8 @@ impl Socket {
         let mut locked = self.lock()?;
         let form = locked.state.receive_format;
         let state = &mut *locked.state;
-        let Stage::Promoted(ring) = &mut state.stage else { return None };
-        if form.control.contains(ControlMessage::Drops) && ring.read_until_pending() {
+        let PromotionStage::Promoted(ring) = &mut state.stage else { return None };
+        if form.control.contains(ControlMessage::Drops) && ring.read_until_datagram_pending() {
             self.drops.update_ring_drops(ring.dropped());
         }
         let datagram = ring.peek()?;
@@ -242,21 +242,21 @@ impl Socket {
     }
 
     /// Records that `number` is also a descriptor of the socket.
-    pub(crate) fn note_number(&self, number: i32) {
+    pub(crate) fn note_descriptor(&self, number: i32) {
         if let Some(mut locked) = self.lock() {
-            locked.state.note_number(number);
+            locked.state.note_descriptor(number);
         }
     }
 
     /// Returns the socket to the kernel permanently: ends its ring, so that all later datagrams
     /// reach the placeholder (kernel socket). Datagrams in the ring can still be read.
-    pub(crate) fn return_permanently(&self) {
+    pub(crate) fn return_to_kernel_permanently(&self) {
         self.return_to_kernel(true);
     }
 
     /// Returns the socket to the kernel until it is promoted again. Datagrams in the ring can still
     /// be read.
-    pub(crate) fn return_temporarily(&self) {
+    pub(crate) fn return_to_kernel_temporarily(&self) {
         self.return_to_kernel(false);
     }
 
@@ -268,10 +268,11 @@ impl Socket {
         self.detach_ring(state, is_final);
     }
 
-    /// Returns the socket to the kernel like [`Socket::return_temporarily`], until `not_before` at
-    /// least. Returns false and does nothing if the placeholder has datagrams from before the ring
-    /// woke up: newer datagrams would follow them in the placeholder, and be read before the ring.
-    fn release_in_order(&self, not_before: Option<Instant>) -> bool {
+    /// Returns the socket to the kernel like [`Socket::return_to_kernel_temporarily`], until
+    /// `not_before` at least. Returns false and does nothing if the placeholder has datagrams from
+    /// before the ring woke up: newer datagrams would follow them in the placeholder, and be read
+    /// before the ring.
+    fn return_to_kernel_in_order(&self, not_before: Option<Instant>) -> bool {
         let Some(mut locked) = self.lock() else { return false };
         let state = &mut *locked.state;
         if !self.is_placeholder_drained(state) {
@@ -286,29 +287,33 @@ impl Socket {
     fn detach_ring(&self, state: &mut SocketState, is_final: bool) {
         state.is_final |= is_final;
         match &mut state.stage {
-            Stage::Promoted(ring) => {
+            PromotionStage::Promoted(ring) => {
                 ring.detach();
                 state.is_awake = false;
-                if !ring.read_until_pending() {
+                if !ring.read_until_datagram_pending() {
                     self.end_ring(state);
                 }
             }
-            stage if is_final => *stage = Stage::Kernel,
+            stage if is_final => *stage = PromotionStage::Kernel,
             _ => {}
         }
     }
 
     fn end_ring(&self, state: &mut SocketState) {
-        self.drops.end_ring(state.stage.dropped());
+        self.drops.add_drops_of_ended_ring(state.stage.dropped());
         let not_before = state.not_before.take();
-        let next = if state.is_final { Stage::Kernel } else { Stage::counted(not_before) };
+        let next = if state.is_final {
+            PromotionStage::Kernel
+        } else {
+            PromotionStage::unpromoted(not_before)
+        };
         state.is_awake = false;
         self.may_have_datagrams.store(false, Ordering::SeqCst);
-        if let Stage::Promoted(ring) = std::mem::replace(&mut state.stage, next) {
+        if let PromotionStage::Promoted(ring) = std::mem::replace(&mut state.stage, next) {
             self.is_promoted.store(false, Ordering::SeqCst);
-            table::update_promoted_count(false);
+            socket_table::update_promoted_count(false);
             let from_kernel = std::mem::take(&mut state.from_kernel);
-            let mut totals = Totals { from_kernel, ..Totals::default() };
+            let mut totals = DatagramTotals { from_kernel, ..DatagramTotals::default() };
             ring.add_to_totals(&mut totals);
             if let Some(local) = state.local {
                 report::print_totals(local, &ring.interface_names(), &totals);
@@ -327,7 +332,7 @@ impl Socket {
 }
 
 impl SocketState {
-    fn note_number(&mut self, number: i32) {
+    fn note_descriptor(&mut self, number: i32) {
         if !self.numbers.contains(&number) {
             self.numbers.push(number);
         }

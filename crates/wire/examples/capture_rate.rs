@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use pcap_parser::traits::PcapReaderIterator;
 use pcap_parser::{Block, PcapBlockOwned, PcapError};
-use streamline_wire::capture::{self, Packet, Reader, Step, write};
+use streamline_wire::capture::{self, Packet, ReadOutcome, Reader, write};
 use streamline_wire::{LinkType, layers};
 
 /// Size in bytes of each generated capture.
@@ -95,12 +95,12 @@ fn sum_packets_through_buffer(mut file: &[u8], sum_of: impl Fn(&Packet, &[u8]) -
     let (mut start, mut end) = (0, 0);
     loop {
         match reader.next(&buffer[start..end]) {
-            Step::Packet(packet) => {
+            ReadOutcome::Packet(packet) => {
                 let data = &buffer[start + packet.data.start..start + packet.data.end];
                 sum = sum.wrapping_add(sum_of(&packet, data));
                 start += packet.consumed;
             }
-            Step::NeedMore { consumed, .. } => {
+            ReadOutcome::NeedMore { consumed, .. } => {
                 buffer.copy_within(start + consumed..end, 0);
                 (start, end) = (0, end - start - consumed);
                 match file.read(&mut buffer[end..]) {
@@ -108,7 +108,7 @@ fn sum_packets_through_buffer(mut file: &[u8], sum_of: impl Fn(&Packet, &[u8]) -
                     Ok(count) => end += count,
                 }
             }
-            Step::Error(_) => return sum,
+            ReadOutcome::Error(_) => return sum,
         }
     }
 }
@@ -122,12 +122,13 @@ fn read_with_pcap_parser(file: &[u8]) -> u64 {
             Ok((consumed, block)) => {
                 sum = sum.wrapping_add(match block {
                     PcapBlockOwned::Legacy(packet) => {
-                        let ns = u64::from(packet.ts_sec) * SECOND + u64::from(packet.ts_usec);
+                        let ns =
+                            u64::from(packet.ts_sec) * NS_PER_SECOND + u64::from(packet.ts_usec);
                         ns ^ packet.data.len() as u64
                     }
                     PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
                         let (seconds, micros) = packet.decode_ts(0, 1_000_000);
-                        let ns = u64::from(seconds) * SECOND + u64::from(micros) * 1_000;
+                        let ns = u64::from(seconds) * NS_PER_SECOND + u64::from(micros) * 1_000;
                         ns ^ u64::from(packet.caplen)
                     }
                     _ => 0,
@@ -140,7 +141,7 @@ fn read_with_pcap_parser(file: &[u8]) -> u64 {
     }
 }
 
-const SECOND: u64 = 1_000_000_000;
+const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Yields frames with times in ns. All frames have the given length in bytes or, for 0, the lengths
 /// of the simple IMIX: 7 frames of 64 bytes, 4 of 576 and 1 of 1500.
@@ -150,12 +151,12 @@ fn generate_frames(length: usize) -> impl Iterator<Item = (u64, Vec<u8>)> {
         let length = if length == 0 { imix[number as usize % imix.len()] } else { length };
         let frame = testkit::Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2");
         let frame = frame.udp(1024 + number as u16 % 999, 53, &vec![7; length - 42]);
-        (1_700_000_000 * SECOND + number * 1_000, frame)
+        (1_700_000_000 * NS_PER_SECOND + number * 1_000, frame)
     })
 }
 
 fn build_pcap(length: usize) -> Vec<u8> {
-    let mut file = write::file_header(LinkType::ETHERNET).to_vec();
+    let mut file = write::encode_file_header(LinkType::ETHERNET).to_vec();
     for (time_ns, frame) in generate_frames(length) {
         file.extend(write::encode_record_header(time_ns, frame.len() as u32, frame.len() as u32));
         file.extend(frame);
@@ -167,16 +168,16 @@ fn build_pcap(length: usize) -> Vec<u8> {
 }
 
 fn build_pcapng(length: usize) -> Vec<u8> {
-    let mut file = little_endian(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28]);
-    file.extend(little_endian(&[1, 20, 1, 262_144, 20]));
+    let mut file = encode_little_endian(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28]);
+    file.extend(encode_little_endian(&[1, 20, 1, 262_144, 20]));
     for (time_ns, frame) in generate_frames(length) {
         let (micros, captured) = (time_ns / 1_000, frame.len() as u32);
         let total = captured.next_multiple_of(4) + 32;
         let (high, low) = ((micros >> 32) as u32, micros as u32);
-        file.extend(little_endian(&[6, total, 0, high, low, captured, captured]));
+        file.extend(encode_little_endian(&[6, total, 0, high, low, captured, captured]));
         file.extend(frame);
         file.resize(file.len().next_multiple_of(4), 0);
-        file.extend(little_endian(&[total]));
+        file.extend(encode_little_endian(&[total]));
         if file.len() > CAPTURE_SIZE {
             break;
         }
@@ -184,6 +185,6 @@ fn build_pcapng(length: usize) -> Vec<u8> {
     file
 }
 
-fn little_endian(words: &[u32]) -> Vec<u8> {
+fn encode_little_endian(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }

@@ -19,7 +19,7 @@ const PASSES: usize = 501;
 
 /// The HTTP heads that the benchmark parses: a request by a browser, a request by a program, and a
 /// response.
-const TEXTS: [(&str, &[u8]); 3] = [
+const HEAD_TEXTS: [(&str, &[u8]); 3] = [
     (
         "request, 8 fields",
         b"GET /static/img/logo-2x.png?v=20261121 HTTP/1.1\r\nHost: www.example.com\r\n\
@@ -52,7 +52,7 @@ const CANDIDATES: [(&str, HeadPass); 4] = [
 
 fn main() -> io::Result<()> {
     let mut out = io::stdout().lock();
-    for (name, text) in TEXTS {
+    for (name, text) in HEAD_TEXTS {
         let bytes = text.repeat(HEAD_COUNT);
         for ((candidate, _), time) in CANDIDATES.iter().zip(shortest_parse_times(&bytes)) {
             let each = time.as_secs_f64() * 1e9 / HEAD_COUNT as f64;
@@ -83,7 +83,7 @@ fn shortest_parse_times(bytes: &[u8]) -> [Duration; 4] {
 fn parse_with_wire(mut bytes: &[u8], mode: ParseMode) -> u64 {
     let mut sum = 0;
     while !bytes.is_empty() {
-        let read = if bytes[0] == b'H' { Head::response } else { Head::request };
+        let read = if bytes[0] == b'H' { Head::parse_response } else { Head::parse_request };
         let head = read(bytes, mode).expect("a head");
         let fields = &head.fields;
         sum += fields.length.unwrap_or(0) + fields.host.len() as u64 + u64::from(fields.keep_alive);

@@ -14,7 +14,7 @@ use crate::ethernet::ethertype;
 /// Length of an ARP message in bytes.
 pub const MESSAGE_LENGTH: usize = 28;
 /// ARP operation code of a request.
-pub const REQUEST: u16 = 1;
+pub const ARP_REQUEST: u16 = 1;
 /// ARP operation code of a reply.
 pub const ARP_REPLY: u16 = 2;
 
@@ -43,7 +43,7 @@ impl Arp {
         (kinds == (1, ethertype::IPV4) && lengths == (6, 4)).then_some(arp)
     }
 
-    /// Returns the operation: [`REQUEST`], [`ARP_REPLY`] or another number.
+    /// Returns the operation: [`ARP_REQUEST`], [`ARP_REPLY`] or another number.
     pub fn operation(&self) -> u16 {
         self.operation.get()
     }
@@ -64,7 +64,7 @@ impl fmt::Display for Arp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ((hardware, sender), (_, target)) = (self.sender(), self.target());
         match self.operation() {
-            REQUEST => write!(f, "ARP who has {target}, tell {sender}"),
+            ARP_REQUEST => write!(f, "ARP who has {target}, tell {sender}"),
             ARP_REPLY => write!(f, "ARP {sender} is at {hardware}"),
             operation => write!(f, "ARP operation {operation} from {sender}"),
         }
@@ -88,7 +88,7 @@ mod tests {
         bytes[8..18].copy_from_slice(&[2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);
         bytes[24..].copy_from_slice(&[10, 0, 0, 2]);
         let arp = Arp::parse(&bytes).unwrap();
-        assert_eq!(arp.operation(), REQUEST);
+        assert_eq!(arp.operation(), ARP_REQUEST);
         assert_eq!(arp.sender(), (Mac([2, 0, 0, 0, 0, 1]), Ipv4Addr::new(10, 0, 0, 1)));
         assert_eq!(arp.target(), (Mac([0; 6]), Ipv4Addr::new(10, 0, 0, 2)));
         assert!(Arp::parse(&bytes[..27]).is_none());

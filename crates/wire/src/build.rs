@@ -46,12 +46,12 @@ mod tests {
             let (ethernet, packet) = Ethernet::parse(&frame).unwrap();
             assert_eq!((ethernet.source(), ethernet.target()), hardware);
             assert!(ipv4::has_valid_checksum(packet));
-            let datagram = &packet[ipv4::LENGTH_MIN..];
+            let datagram = &packet[ipv4::HEADER_LENGTH_MIN..];
             let (source, target) = (*ends.0.ip(), *ends.1.ip());
             let length = u32::try_from(datagram.len()).unwrap();
             let sum =
                 checksum::pseudo_header_sum(source.into(), target.into(), protocol::UDP, length);
-            assert_eq!(sum.unwrap().with(datagram).checksum(), 0);
+            assert_eq!(sum.unwrap().with_bytes(datagram).checksum(), 0);
         }
         assert!(udp_frame(hardware, ends, &[0; 65_508]).is_none());
     }

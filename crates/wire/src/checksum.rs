@@ -10,12 +10,12 @@ use crate::read::truncate_to_u64;
 
 /// A one's complement sum to which bytes can be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ChecksumSum {
+pub struct OnesComplementSum {
     total: u64,
     odd: bool,
 }
 
-impl ChecksumSum {
+impl OnesComplementSum {
     /// Creates the sum of no bytes.
     pub const fn new() -> Self {
         Self { total: 0, odd: false }
@@ -24,7 +24,7 @@ impl ChecksumSum {
     /// Returns the sum with `bytes` appended to the bytes already added. The number of bytes in any
     /// call may be odd.
     #[must_use]
-    pub fn with(self, bytes: &[u8]) -> Self {
+    pub fn with_bytes(self, bytes: &[u8]) -> Self {
         let part = sum_big_endian_words(bytes);
         let part = if self.odd { part.swap_bytes() } else { part };
         Self { total: self.total + u64::from(part), odd: self.odd ^ (bytes.len() % 2 == 1) }
@@ -32,7 +32,7 @@ impl ChecksumSum {
 
     /// Returns the sum folded to 16 bits, not complemented.
     pub const fn fold_to_16_bits(self) -> u16 {
-        fold(self.total)
+        fold_carries(self.total)
     }
 
     /// Returns the checksum: the complement of the folded sum.
@@ -43,8 +43,8 @@ impl ChecksumSum {
 
 /// Returns the Internet checksum of `bytes`. The result is 0 if `bytes` contain their own valid
 /// checksum.
-pub fn compute(bytes: &[u8]) -> u16 {
-    ChecksumSum::new().with(bytes).checksum()
+pub fn internet_checksum(bytes: &[u8]) -> u16 {
+    OnesComplementSum::new().with_bytes(bytes).checksum()
 }
 
 /// Returns the sum over the pseudo header of a transport protocol (RFC 9293 §3.1, RFC 8200 §8.1);
@@ -54,7 +54,7 @@ pub fn pseudo_header_sum(
     target: IpAddr,
     protocol: u8,
     length: u32,
-) -> Option<ChecksumSum> {
+) -> Option<OnesComplementSum> {
     match (source, target) {
         (IpAddr::V4(source), IpAddr::V4(target)) => {
             Some(ipv4_pseudo_header_sum(source, target, protocol, length))
@@ -73,9 +73,9 @@ fn ipv4_pseudo_header_sum(
     target: Ipv4Addr,
     protocol: u8,
     length: u32,
-) -> ChecksumSum {
-    let sum = ChecksumSum::new().with(&source.octets()).with(&target.octets());
-    sum.with(&[0, protocol]).with(&length.to_be_bytes())
+) -> OnesComplementSum {
+    let sum = OnesComplementSum::new().with_bytes(&source.octets()).with_bytes(&target.octets());
+    sum.with_bytes(&[0, protocol]).with_bytes(&length.to_be_bytes())
 }
 
 fn ipv6_pseudo_header_sum(
@@ -83,9 +83,9 @@ fn ipv6_pseudo_header_sum(
     target: Ipv6Addr,
     protocol: u8,
     length: u32,
-) -> ChecksumSum {
-    let sum = ChecksumSum::new().with(&source.octets()).with(&target.octets());
-    sum.with(&length.to_be_bytes()).with(&[0, 0, 0, protocol])
+) -> OnesComplementSum {
+    let sum = OnesComplementSum::new().with_bytes(&source.octets()).with_bytes(&target.octets());
+    sum.with_bytes(&length.to_be_bytes()).with_bytes(&[0, 0, 0, protocol])
 }
 
 /// Updates a checksum after a change to one of the 16-bit words that it covers (RFC 1624, equation
@@ -93,21 +93,21 @@ fn ipv6_pseudo_header_sum(
 /// representations of zero.
 #[must_use]
 pub const fn update_checksum_u16(checksum: u16, old: u16, new: u16) -> u16 {
-    !fold(!checksum as u64 + !old as u64 + new as u64)
+    !fold_carries(!checksum as u64 + !old as u64 + new as u64)
 }
 
 /// Updates a checksum after a change to one of the 32-bit words that it covers. Bit-identical to
 /// Linux's `csum_replace4`, which never yields 0xffff.
 #[must_use]
 pub const fn update_checksum_u32(checksum: u16, old: u32, new: u32) -> u16 {
-    !fold(0xffff + !checksum as u64 + !old as u64 + new as u64)
+    !fold_carries(0xffff + !checksum as u64 + !old as u64 + new as u64)
 }
 
 /// Updates the sum of a pseudo header after a change to a 32-bit word that it covers. The checksum
 /// field of a packet contains the sum of its pseudo header until a device completes the checksum.
 #[must_use]
 pub const fn update_pseudo_header_sum_u32(sum: u16, old: u32, new: u32) -> u16 {
-    fold(sum as u64 + !old as u64 + new as u64)
+    fold_carries(sum as u64 + !old as u64 + new as u64)
 }
 
 /// Returns the one's complement sum of `bytes` as big-endian 16-bit words. An odd last byte is
@@ -120,11 +120,11 @@ fn sum_big_endian_words(bytes: &[u8]) -> u16 {
         *slot = *byte;
     }
     let wide = wide + u128::from(u64::from_be_bytes(last));
-    fold(truncate_to_u64(wide >> 64) + u64::from(fold(truncate_to_u64(wide))))
+    fold_carries(truncate_to_u64(wide >> 64) + u64::from(fold_carries(truncate_to_u64(wide))))
 }
 
 /// Folds the carries of a one's complement sum into its low 16 bits.
-const fn fold(sum: u64) -> u16 {
+const fn fold_carries(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 16) + (sum & 0xffff);
     let sum = (sum >> 16) + (sum & 0xffff);
@@ -149,8 +149,8 @@ mod tests {
     #[test]
     fn checksum_of_the_rfc_1071_example_is_correct() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
-        assert_eq!(ChecksumSum::new().with(&bytes).fold_to_16_bits(), 0xddf2);
-        assert_eq!(compute(&[]), 0xffff);
+        assert_eq!(OnesComplementSum::new().with_bytes(&bytes).fold_to_16_bits(), 0xddf2);
+        assert_eq!(internet_checksum(&[]), 0xffff);
     }
 
     proptest::proptest! {
@@ -159,7 +159,7 @@ mod tests {
             let first = cuts.0 % (bytes.len() + 1);
             let second = first + cuts.1 % (bytes.len() - first + 1);
             let parts = [&bytes[..first], &bytes[first..second], &bytes[second..]];
-            let sum = parts.iter().fold(ChecksumSum::new(), |sum, part| sum.with(part));
+            let sum = parts.iter().fold(OnesComplementSum::new(), |sum, part| sum.with_bytes(part));
             // Zero has two representations in one's complement. Receivers treat both as equal.
             let sum = sum.fold_to_16_bits();
             proptest::prop_assert_eq!(sum % 0xffff, reference_sum(&bytes) % 0xffff);
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn checksum_of_all_ones_does_not_overflow() {
         let bytes = vec![0xff; 1 << 20];
-        assert_eq!(ChecksumSum::new().with(&bytes).fold_to_16_bits(), 0xffff);
+        assert_eq!(OnesComplementSum::new().with_bytes(&bytes).fold_to_16_bits(), 0xffff);
     }
 
     #[test]

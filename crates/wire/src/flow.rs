@@ -8,12 +8,12 @@
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
-use crate::checksum::{ChecksumSum, pseudo_header_sum};
+use crate::checksum::{OnesComplementSum, pseudo_header_sum};
 use crate::dissect::Layers;
 use crate::ip::{Fragment, protocol};
 use crate::ipv4::Ipv4;
 use crate::ipv6::Ipv6;
-use crate::link::Network;
+use crate::link::NetworkProtocol;
 use crate::ports::Ports;
 use crate::read::truncate_to_u64;
 use crate::source_route::final_target;
@@ -49,7 +49,7 @@ impl Flow {
     pub fn from_frame(layers: &Layers, frame: &[u8]) -> Option<Self> {
         let protocol = layers.protocol?;
         let ports = layers.ports(frame);
-        let (source, target) = addresses(layers, frame)?;
+        let (source, target) = ip_addresses(layers, frame)?;
         Some(Self { source, target, protocol, ports })
     }
 
@@ -57,7 +57,7 @@ impl Flow {
     /// `None` for fragments, for other protocols, and if the final target is unknown. The length in
     /// the pseudo header is that of the captured bytes. The checksum field itself may not have been
     /// captured.
-    pub fn checksum_location(layers: &Layers, frame: &[u8]) -> Option<(usize, ChecksumSum)> {
+    pub fn checksum_location(layers: &Layers, frame: &[u8]) -> Option<(usize, OnesComplementSum)> {
         let offset = match layers.protocol? {
             protocol::TCP => tcp::CHECKSUM_OFFSET,
             protocol::UDP => udp::CHECKSUM_OFFSET,
@@ -148,18 +148,18 @@ const fn mix_bits(value: u64) -> u64 {
 /// addresses are malformed, too numerous or truncated. Returns `None` if the addresses were not
 /// captured.
 #[inline]
-pub fn addresses(layers: &Layers, frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
+pub fn ip_addresses(layers: &Layers, frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
     let packet = layers.packet(frame)?;
     match layers.network {
-        Network::Ipv4 => {
+        NetworkProtocol::Ipv4 => {
             let (ip, _) = Ipv4::parse(packet)?;
             Some((ip.source().into(), ip.target().into()))
         }
-        Network::Ipv6 => {
+        NetworkProtocol::Ipv6 => {
             let (ip, _) = Ipv6::parse(packet)?;
             Some((ip.source().into(), ip.target().into()))
         }
-        Network::Arp | Network::Other(_) | Network::Unknown => None,
+        NetworkProtocol::Arp | NetworkProtocol::Other(_) | NetworkProtocol::Unknown => None,
     }
 }
 

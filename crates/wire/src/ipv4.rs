@@ -30,9 +30,9 @@ pub const SRC_OFFSET: usize = 12;
 /// Byte offset of the destination address in the IPv4 header.
 pub const DST_OFFSET: usize = 16;
 /// Length in bytes of an IPv4 header without options.
-pub const LENGTH_MIN: usize = 20;
+pub const HEADER_LENGTH_MIN: usize = 20;
 /// Maximum length of an IPv4 header in bytes, which includes 40 bytes of options.
-pub const LENGTH_MAX: usize = 60;
+pub const HEADER_LENGTH_MAX: usize = 60;
 /// Mask of the fragment offset in the word at [`FLAGS_FRAGMENT_OFFSET`].
 pub const IPV4_FRAGMENT_OFFSET_MASK: u16 = 0x1fff;
 /// Don't-fragment bit in the word at [`FLAGS_FRAGMENT_OFFSET`].
@@ -71,7 +71,7 @@ impl Ipv4 {
             target: target.octets(),
             ..Self::new_zeroed()
         };
-        header.checksum = checksum::compute(header.as_bytes()).into();
+        header.checksum = checksum::internet_checksum(header.as_bytes()).into();
         Some(header)
     }
 
@@ -88,8 +88,8 @@ impl Ipv4 {
         self.version_ihl >> 4
     }
 
-    /// Returns the header length in bytes, including options. Values below [`LENGTH_MIN`] are
-    /// invalid.
+    /// Returns the header length in bytes, including options. Values below [`HEADER_LENGTH_MIN`]
+    /// are invalid.
     #[inline]
     pub const fn header_length(&self) -> u8 {
         (self.version_ihl & 0x0f) * 4
@@ -164,11 +164,12 @@ impl Ipv4 {
 /// Returns true if `bytes` begin with a complete header with a valid checksum.
 pub fn has_valid_checksum(bytes: &[u8]) -> bool {
     let length = Ipv4::parse(bytes).map(|(header, _)| usize::from(header.header_length()));
-    let header = length.filter(|length| *length >= LENGTH_MIN).and_then(|end| bytes.get(..end));
-    header.is_some_and(|header| checksum::compute(header) == 0)
+    let header =
+        length.filter(|length| *length >= HEADER_LENGTH_MIN).and_then(|end| bytes.get(..end));
+    header.is_some_and(|header| checksum::internet_checksum(header) == 0)
 }
 
-const _: () = assert!(size_of::<Ipv4>() == LENGTH_MIN);
+const _: () = assert!(size_of::<Ipv4>() == HEADER_LENGTH_MIN);
 
 #[cfg(test)]
 mod tests {

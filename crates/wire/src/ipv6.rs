@@ -11,7 +11,7 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ip::{Fragment, protocol};
-use crate::read::{array, be16, be32, truncate_to_u16};
+use crate::read::{be16, be32, read_array, truncate_to_u16};
 
 /// Byte offset of the payload length in the IPv6 header.
 pub const PAYLOAD_LENGTH_OFFSET: usize = 4;
@@ -158,7 +158,7 @@ pub fn find_fragment_header(packet: &[u8]) -> Option<FragmentHeader> {
         if !is_extension(kind) {
             return None;
         }
-        let [next, length] = array(packet, at)?;
+        let [next, length] = read_array(packet, at)?;
         if kind == protocol::FRAGMENT {
             let (field, identification) = (be16(packet, at + 2)?, be32(packet, at + 4)?);
             let (offset, more) = (field & !7, field & 1 == 1);
@@ -193,7 +193,9 @@ pub const fn is_extension(next: u8) -> bool {
 fn walk_extensions(packet: &[u8], first: u8) -> UpperLayer {
     let (mut next, mut at, mut fragment) = (first, HEADER_LENGTH, Fragment::Whole);
     for _ in 0..EXTENSIONS_MAX {
-        let Some([following, length]) = array(packet, at) else { return UpperLayer::Truncated };
+        let Some([following, length]) = read_array(packet, at) else {
+            return UpperLayer::Truncated;
+        };
         if next == protocol::FRAGMENT {
             let Some(field) = be16(packet, at + 2) else { return UpperLayer::Truncated };
             let part = Fragment::classify(field >> 3, field & 1 == 1);

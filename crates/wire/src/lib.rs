@@ -10,7 +10,7 @@
 //! bytes once. A length field with an invalid value is reported and never followed.
 //!
 //! Not supported: reassembly, decryption, tunnels (PPPoE, MPLS, GRE and VXLAN remain
-//! `Network::Other` or a protocol number), and 802.11 frames.
+//! `NetworkProtocol::Other` or a protocol number), and 802.11 frames.
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing)]
 #![warn(clippy::cast_possible_truncation)]

@@ -52,7 +52,7 @@ impl LinkType {
     /// [`Self::RAW_BSD`] and [`Self::RAW_OPENBSD`], a name defined by this crate. Returns `None` if
     /// the type has no name.
     pub fn name(self) -> Option<&'static str> {
-        NAMES.iter().find(|(link, _)| *link == self).map(|(_, name)| *name)
+        LINK_TYPE_NAMES.iter().find(|(link, _)| *link == self).map(|(_, name)| *name)
     }
 
     /// Returns true if [`parse_link_header`] supports this type.
@@ -114,8 +114,10 @@ impl FromStr for LinkType {
         if let Ok(number) = text.parse() {
             return Ok(Self(number));
         }
-        let named =
-            NAMES.iter().chain(LINK_TYPE_ALIASES).find(|(_, name)| name.eq_ignore_ascii_case(text));
+        let named = LINK_TYPE_NAMES
+            .iter()
+            .chain(LINK_TYPE_ALIASES)
+            .find(|(_, name)| name.eq_ignore_ascii_case(text));
         named.map(|(link, _)| *link).ok_or(UnknownLinkType)
     }
 }
@@ -134,7 +136,7 @@ impl core::error::Error for UnknownLinkType {}
 
 /// The network protocol announced by a link header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Network {
+pub enum NetworkProtocol {
     /// IPv4.
     Ipv4,
     /// IPv6.
@@ -148,7 +150,7 @@ pub enum Network {
     Unknown,
 }
 
-impl Network {
+impl NetworkProtocol {
     /// Returns the network protocol for an ethertype.
     #[inline]
     pub const fn from_ethertype(ethertype: u16) -> Self {
@@ -176,7 +178,7 @@ impl Network {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkHeader {
     /// Network protocol of the frame.
-    pub network: Network,
+    pub network: NetworkProtocol,
     /// Offset of layer 3 in bytes; `None` if the link header is unknown or truncated.
     pub l3: Option<u16>,
     /// VLAN tags between the link header and layer 3.
@@ -187,10 +189,11 @@ pub struct LinkHeader {
 }
 
 impl LinkHeader {
-    const UNKNOWN: Self = Self { network: Network::Unknown, l3: None, tags: Tags::NONE, end: None };
+    const UNKNOWN: Self =
+        Self { network: NetworkProtocol::Unknown, l3: None, tags: Tags::NONE, end: None };
 
     #[inline]
-    const fn at(network: Network, l3: u16) -> Self {
+    const fn untagged(network: NetworkProtocol, l3: u16) -> Self {
         Self { network, l3: Some(l3), tags: Tags::NONE, end: None }
     }
 }
@@ -208,8 +211,8 @@ pub fn parse_link_header(link: LinkType, frame: &[u8]) -> LinkHeader {
 fn parse_uncommon_link_header(link: LinkType, frame: &[u8]) -> Option<LinkHeader> {
     match link {
         LinkType::RAW | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => read_raw_ip(frame),
-        LinkType::IPV4 => Some(LinkHeader::at(Network::Ipv4, 0)),
-        LinkType::IPV6 => Some(LinkHeader::at(Network::Ipv6, 0)),
+        LinkType::IPV4 => Some(LinkHeader::untagged(NetworkProtocol::Ipv4, 0)),
+        LinkType::IPV6 => Some(LinkHeader::untagged(NetworkProtocol::Ipv6, 0)),
         LinkType::NULL | LinkType::LOOP => read_loopback(frame),
         LinkType::LINUX_SLL => read_cooked_v1(frame),
         LinkType::LINUX_SLL2 => read_cooked_v2(frame),
@@ -232,7 +235,7 @@ fn read_ethernet(frame: &[u8]) -> Option<LinkHeader> {
 #[inline]
 fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     if ethertype >= ethernet::LOWEST_ETHERTYPE && !vlan::is_tag_ethertype(ethertype) {
-        return Some(LinkHeader::at(Network::from_ethertype(ethertype), at));
+        return Some(LinkHeader::untagged(NetworkProtocol::from_ethertype(ethertype), at));
     }
     parse_tags_or_length(frame, ethertype, at)
 }
@@ -243,31 +246,37 @@ fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader>
 fn parse_tags_or_length(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     let (tags, ethertype, at) = vlan::parse_tags(frame, ethertype, at)?;
     if ethertype >= ethernet::LOWEST_ETHERTYPE {
-        return Some(LinkHeader { tags, ..LinkHeader::at(Network::from_ethertype(ethertype), at) });
+        return Some(LinkHeader {
+            tags,
+            ..LinkHeader::untagged(NetworkProtocol::from_ethertype(ethertype), at)
+        });
     }
     let (network, l3) = read_llc(frame, at)?;
-    Some(LinkHeader { tags, end: at.checked_add(ethertype), ..LinkHeader::at(network, l3) })
+    Some(LinkHeader { tags, end: at.checked_add(ethertype), ..LinkHeader::untagged(network, l3) })
 }
 
 /// Parses an IEEE 802.2 header at `at`. SNAP carries an ethertype, SAP 6 means IPv4 (RFC 1042), and
 /// other SAPs have no ethertype.
-fn read_llc(frame: &[u8], at: u16) -> Option<(Network, u16)> {
+fn read_llc(frame: &[u8], at: u16) -> Option<(NetworkProtocol, u16)> {
     const LLC_SNAP_HEADER: [u8; 6] = [0xaa, 0xaa, 0x03, 0x00, 0x00, 0x00];
-    const IP: [u8; 3] = [0x06, 0x06, 0x03];
+    const LLC_IP_HEADER: [u8; 3] = [0x06, 0x06, 0x03];
     let header = frame.get(usize::from(at)..)?;
     if header.starts_with(&LLC_SNAP_HEADER) {
-        return Some((Network::from_ethertype(be16(header, LLC_SNAP_HEADER.len())?), at + 8));
+        return Some((
+            NetworkProtocol::from_ethertype(be16(header, LLC_SNAP_HEADER.len())?),
+            at + 8,
+        ));
     }
-    if header.starts_with(&IP) {
-        return Some((Network::Ipv4, at + 3));
+    if header.starts_with(&LLC_IP_HEADER) {
+        return Some((NetworkProtocol::Ipv4, at + 3));
     }
-    Some((Network::Unknown, at))
+    Some((NetworkProtocol::Unknown, at))
 }
 
 fn read_raw_ip(frame: &[u8]) -> Option<LinkHeader> {
     match frame.first()? >> 4 {
-        4 => Some(LinkHeader::at(Network::Ipv4, 0)),
-        6 => Some(LinkHeader::at(Network::Ipv6, 0)),
+        4 => Some(LinkHeader::untagged(NetworkProtocol::Ipv4, 0)),
+        6 => Some(LinkHeader::untagged(NetworkProtocol::Ipv6, 0)),
         _ => None,
     }
 }
@@ -278,27 +287,37 @@ fn read_loopback(frame: &[u8]) -> Option<LinkHeader> {
     let number = be32(frame, 0)?;
     let family = if number > 0xffff { number.swap_bytes() } else { number };
     match family {
-        2 => Some(LinkHeader::at(Network::Ipv4, 4)),
+        2 => Some(LinkHeader::untagged(NetworkProtocol::Ipv4, 4)),
         // `AF_INET6`: 10 on Linux, 23 on Windows, 24 on NetBSD and OpenBSD, 28 on FreeBSD, 30 on
         // Darwin.
-        10 | 23 | 24 | 28 | 30 => Some(LinkHeader::at(Network::Ipv6, 4)),
-        _ => Some(LinkHeader::at(Network::Unknown, 4)),
+        10 | 23 | 24 | 28 | 30 => Some(LinkHeader::untagged(NetworkProtocol::Ipv6, 4)),
+        _ => Some(LinkHeader::untagged(NetworkProtocol::Unknown, 4)),
     }
 }
 
 fn read_cooked_v1(frame: &[u8]) -> Option<LinkHeader> {
-    const HARDWARE: usize = 2;
-    const PROTOCOL: usize = 14;
-    const LENGTH: u16 = 16;
-    read_cooked_protocol(frame, be16(frame, HARDWARE)?, be16(frame, PROTOCOL)?, LENGTH)
+    const HARDWARE_TYPE_OFFSET: usize = 2;
+    const PROTOCOL_OFFSET: usize = 14;
+    const COOKED_HEADER_LENGTH: u16 = 16;
+    read_cooked_protocol(
+        frame,
+        be16(frame, HARDWARE_TYPE_OFFSET)?,
+        be16(frame, PROTOCOL_OFFSET)?,
+        COOKED_HEADER_LENGTH,
+    )
 }
 
 fn read_cooked_v2(frame: &[u8]) -> Option<LinkHeader> {
-    const PROTOCOL: usize = 0;
-    const HARDWARE: usize = 8;
-    const LENGTH: u16 = 20;
-    frame.get(..usize::from(LENGTH))?;
-    read_cooked_protocol(frame, be16(frame, HARDWARE)?, be16(frame, PROTOCOL)?, LENGTH)
+    const PROTOCOL_OFFSET: usize = 0;
+    const HARDWARE_TYPE_OFFSET: usize = 8;
+    const COOKED_HEADER_LENGTH: u16 = 20;
+    frame.get(..usize::from(COOKED_HEADER_LENGTH))?;
+    read_cooked_protocol(
+        frame,
+        be16(frame, HARDWARE_TYPE_OFFSET)?,
+        be16(frame, PROTOCOL_OFFSET)?,
+        COOKED_HEADER_LENGTH,
+    )
 }
 
 /// Parses a Linux cooked packet's data at offset `at`, given the header's protocol field. For some
@@ -306,16 +325,16 @@ fn read_cooked_v2(frame: &[u8]) -> Option<LinkHeader> {
 /// Values below 1536 are Linux's own: 1 is Novell's raw 802.3, and 4 is LLC.
 fn read_cooked_protocol(frame: &[u8], hardware: u16, protocol: u16, at: u16) -> Option<LinkHeader> {
     if matches!(hardware, 770 | 801 | 802 | 803 | 824) {
-        return Some(LinkHeader::at(Network::Unknown, at));
+        return Some(LinkHeader::untagged(NetworkProtocol::Unknown, at));
     }
     if protocol >= ethernet::LOWEST_ETHERTYPE {
         return follow_ethertype(frame, protocol, at);
     }
     if protocol == 4 {
         let (network, l3) = read_llc(frame, at)?;
-        return Some(LinkHeader::at(network, l3));
+        return Some(LinkHeader::untagged(network, l3));
     }
-    Some(LinkHeader::at(Network::Unknown, at))
+    Some(LinkHeader::untagged(NetworkProtocol::Unknown, at))
 }
 
 /// Parses a PPP header (RFC 1661, 1662), whose address and control bytes may be omitted, and whose
@@ -329,11 +348,11 @@ fn read_ppp(frame: &[u8]) -> Option<LinkHeader> {
         (be16(frame, usize::from(at))?, at + 2)
     };
     let network = match protocol {
-        0x0021 => Network::Ipv4,
-        0x0057 => Network::Ipv6,
-        _ => Network::Unknown,
+        0x0021 => NetworkProtocol::Ipv4,
+        0x0057 => NetworkProtocol::Ipv6,
+        _ => NetworkProtocol::Unknown,
     };
-    Some(LinkHeader::at(network, l3))
+    Some(LinkHeader::untagged(network, l3))
 }
 
 /// Parses a Cisco HDLC header (address 0x0f or 0x8f, a zero byte, an ethertype), or a PPP header if
@@ -345,7 +364,7 @@ fn read_hdlc(frame: &[u8]) -> Option<LinkHeader> {
     }
 }
 
-const NAMES: &[(LinkType, &str)] = &[
+const LINK_TYPE_NAMES: &[(LinkType, &str)] = &[
     (LinkType::NULL, "NULL"),
     (LinkType::ETHERNET, "EN10MB"),
     (LinkType::PPP, "PPP"),
@@ -370,7 +389,7 @@ const LINK_TYPE_ALIASES: &[(LinkType, &str)] =
 mod tests {
     use super::*;
 
-    fn network_at(link: LinkType, frame: &[u8]) -> (Network, Option<u16>) {
+    fn network_at(link: LinkType, frame: &[u8]) -> (NetworkProtocol, Option<u16>) {
         let read = parse_link_header(link, frame);
         (read.network, read.l3)
     }
@@ -382,40 +401,43 @@ mod tests {
     #[test]
     fn ethernet_types_select_the_network_protocol() {
         let link = LinkType::ETHERNET;
-        assert_eq!(network_at(link, &ethernet_frame(&[8, 0])), (Network::Ipv4, Some(14)));
+        assert_eq!(network_at(link, &ethernet_frame(&[8, 0])), (NetworkProtocol::Ipv4, Some(14)));
         assert_eq!(
             network_at(link, &ethernet_frame(&[0x86, 0xdd, 0x60])),
-            (Network::Ipv6, Some(14))
+            (NetworkProtocol::Ipv6, Some(14))
         );
-        assert_eq!(network_at(link, &ethernet_frame(&[8, 6])), (Network::Arp, Some(14)));
+        assert_eq!(network_at(link, &ethernet_frame(&[8, 6])), (NetworkProtocol::Arp, Some(14)));
         assert_eq!(
             network_at(link, &ethernet_frame(&[0x88, 0x64])),
-            (Network::Other(0x8864), Some(14))
+            (NetworkProtocol::Other(0x8864), Some(14))
         );
-        assert_eq!(network_at(link, &ethernet_frame(&[8])), (Network::Unknown, None));
-        assert_eq!(network_at(link, &[]), (Network::Unknown, None));
+        assert_eq!(network_at(link, &ethernet_frame(&[8])), (NetworkProtocol::Unknown, None));
+        assert_eq!(network_at(link, &[]), (NetworkProtocol::Unknown, None));
     }
 
     #[test]
     fn frames_of_802_3_with_llc_and_snap_are_parsed() {
         let snap = ethernet_frame(&[0, 28, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0, 0x45]);
         let read = parse_link_header(LinkType::ETHERNET, &snap);
-        assert_eq!((read.network, read.l3, read.end), (Network::Ipv4, Some(22), Some(42)));
+        assert_eq!((read.network, read.l3, read.end), (NetworkProtocol::Ipv4, Some(22), Some(42)));
         let spanning_tree = ethernet_frame(&[0, 38, 0x42, 0x42, 3]);
-        assert_eq!(network_at(LinkType::ETHERNET, &spanning_tree), (Network::Unknown, Some(14)));
+        assert_eq!(
+            network_at(LinkType::ETHERNET, &spanning_tree),
+            (NetworkProtocol::Unknown, Some(14))
+        );
         let sap6 = ethernet_frame(&[0, 38, 6, 6, 3, 0x45]);
-        assert_eq!(network_at(LinkType::ETHERNET, &sap6), (Network::Ipv4, Some(17)));
-        assert_eq!(network_at(LinkType::ETHERNET, &snap[..21]), (Network::Unknown, None));
+        assert_eq!(network_at(LinkType::ETHERNET, &sap6), (NetworkProtocol::Ipv4, Some(17)));
+        assert_eq!(network_at(LinkType::ETHERNET, &snap[..21]), (NetworkProtocol::Unknown, None));
     }
 
     #[test]
     fn vlan_tags_precede_type_or_length() {
         let tagged = ethernet_frame(&[0x81, 0, 0x20, 7, 0x86, 0xdd]);
         let read = parse_link_header(LinkType::ETHERNET, &tagged);
-        assert_eq!((read.network, read.l3), (Network::Ipv6, Some(18)));
+        assert_eq!((read.network, read.l3), (NetworkProtocol::Ipv6, Some(18)));
         assert_eq!(read.tags.iter(&tagged).map(|tag| tag.id()).collect::<Vec<_>>(), [7]);
         let snap = ethernet_frame(&[0x81, 0, 0, 7, 0, 28, 0xaa, 0xaa, 3, 0, 0, 0, 8, 6]);
-        assert_eq!(network_at(LinkType::ETHERNET, &snap), (Network::Arp, Some(26)));
+        assert_eq!(network_at(LinkType::ETHERNET, &snap), (NetworkProtocol::Arp, Some(26)));
     }
 
     #[test]
@@ -430,33 +452,34 @@ mod tests {
             vec![0x0f, 0, 8, 0, 0x45],
         ];
         for link in (0..u16::MAX).map(LinkType) {
-            let found = |frame: &Vec<u8>| network_at(link, frame) != (Network::Unknown, None);
+            let found =
+                |frame: &Vec<u8>| network_at(link, frame) != (NetworkProtocol::Unknown, None);
             assert_eq!(frames.iter().any(found), link.has_parser(), "{link}");
         }
-        assert_eq!(network_at(LinkType::C_HDLC, &frames[6]), (Network::Ipv4, Some(4)));
+        assert_eq!(network_at(LinkType::C_HDLC, &frames[6]), (NetworkProtocol::Ipv4, Some(4)));
     }
 
     #[test]
     fn raw_ip_version_selects_the_protocol() {
         for link in [LinkType::RAW, LinkType::RAW_BSD, LinkType::RAW_OPENBSD] {
-            assert_eq!(network_at(link, &[0x45]), (Network::Ipv4, Some(0)));
-            assert_eq!(network_at(link, &[0x60]), (Network::Ipv6, Some(0)));
-            assert_eq!(network_at(link, &[0x50]), (Network::Unknown, None));
-            assert_eq!(network_at(link, &[]), (Network::Unknown, None));
+            assert_eq!(network_at(link, &[0x45]), (NetworkProtocol::Ipv4, Some(0)));
+            assert_eq!(network_at(link, &[0x60]), (NetworkProtocol::Ipv6, Some(0)));
+            assert_eq!(network_at(link, &[0x50]), (NetworkProtocol::Unknown, None));
+            assert_eq!(network_at(link, &[]), (NetworkProtocol::Unknown, None));
         }
-        assert_eq!(network_at(LinkType::IPV4, &[]), (Network::Ipv4, Some(0)));
-        assert_eq!(network_at(LinkType::IPV6, &[]), (Network::Ipv6, Some(0)));
+        assert_eq!(network_at(LinkType::IPV4, &[]), (NetworkProtocol::Ipv4, Some(0)));
+        assert_eq!(network_at(LinkType::IPV6, &[]), (NetworkProtocol::Ipv6, Some(0)));
     }
 
     #[test]
     fn loopback_family_is_read_in_both_byte_orders() {
         for link in [LinkType::NULL, LinkType::LOOP] {
-            assert_eq!(network_at(link, &[2, 0, 0, 0]), (Network::Ipv4, Some(4)));
-            assert_eq!(network_at(link, &[0, 0, 0, 2]), (Network::Ipv4, Some(4)));
-            assert_eq!(network_at(link, &[30, 0, 0, 0]), (Network::Ipv6, Some(4)));
-            assert_eq!(network_at(link, &[0, 0, 0, 10]), (Network::Ipv6, Some(4)));
-            assert_eq!(network_at(link, &[0, 0, 0, 7]), (Network::Unknown, Some(4)));
-            assert_eq!(network_at(link, &[0, 0, 0]), (Network::Unknown, None));
+            assert_eq!(network_at(link, &[2, 0, 0, 0]), (NetworkProtocol::Ipv4, Some(4)));
+            assert_eq!(network_at(link, &[0, 0, 0, 2]), (NetworkProtocol::Ipv4, Some(4)));
+            assert_eq!(network_at(link, &[30, 0, 0, 0]), (NetworkProtocol::Ipv6, Some(4)));
+            assert_eq!(network_at(link, &[0, 0, 0, 10]), (NetworkProtocol::Ipv6, Some(4)));
+            assert_eq!(network_at(link, &[0, 0, 0, 7]), (NetworkProtocol::Unknown, Some(4)));
+            assert_eq!(network_at(link, &[0, 0, 0]), (NetworkProtocol::Unknown, None));
         }
     }
 
@@ -465,32 +488,38 @@ mod tests {
         let mut v1 = [0u8; 16];
         v1[3] = 1;
         v1[14] = 8;
-        assert_eq!(network_at(LinkType::LINUX_SLL, &v1), (Network::Ipv4, Some(16)));
-        assert_eq!(network_at(LinkType::LINUX_SLL, &v1[..15]), (Network::Unknown, None));
+        assert_eq!(network_at(LinkType::LINUX_SLL, &v1), (NetworkProtocol::Ipv4, Some(16)));
+        assert_eq!(network_at(LinkType::LINUX_SLL, &v1[..15]), (NetworkProtocol::Unknown, None));
         v1[2..4].copy_from_slice(&824u16.to_be_bytes());
-        assert_eq!(network_at(LinkType::LINUX_SLL, &v1), (Network::Unknown, Some(16)));
+        assert_eq!(network_at(LinkType::LINUX_SLL, &v1), (NetworkProtocol::Unknown, Some(16)));
         let mut v2 = [0u8; 24];
         v2[..2].copy_from_slice(&[0x81, 0]);
         v2[20..].copy_from_slice(&[0, 5, 0x86, 0xdd]);
         let read = parse_link_header(LinkType::LINUX_SLL2, &v2);
-        assert_eq!((read.network, read.l3), (Network::Ipv6, Some(24)));
+        assert_eq!((read.network, read.l3), (NetworkProtocol::Ipv6, Some(24)));
         assert_eq!(read.tags.iter(&v2).map(|tag| tag.id()).collect::<Vec<_>>(), [5]);
-        assert_eq!(network_at(LinkType::LINUX_SLL2, &v2[..19]), (Network::Unknown, None));
+        assert_eq!(network_at(LinkType::LINUX_SLL2, &v2[..19]), (NetworkProtocol::Unknown, None));
     }
 
     #[test]
     fn long_and_compressed_ppp_headers_are_parsed() {
-        assert_eq!(network_at(LinkType::PPP, &[0xff, 3, 0, 0x21]), (Network::Ipv4, Some(4)));
-        assert_eq!(network_at(LinkType::PPP, &[0, 0x57]), (Network::Ipv6, Some(2)));
-        assert_eq!(network_at(LinkType::PPP, &[0x21]), (Network::Ipv4, Some(1)));
-        assert_eq!(network_at(LinkType::PPP, &[0xc0, 0x21]), (Network::Unknown, Some(2)));
-        assert_eq!(network_at(LinkType::PPP, &[0xff, 3]), (Network::Unknown, None));
-        assert_eq!(network_at(LinkType::PPP_HDLC, &[0x0f, 0, 8, 0]), (Network::Ipv4, Some(4)));
+        assert_eq!(
+            network_at(LinkType::PPP, &[0xff, 3, 0, 0x21]),
+            (NetworkProtocol::Ipv4, Some(4))
+        );
+        assert_eq!(network_at(LinkType::PPP, &[0, 0x57]), (NetworkProtocol::Ipv6, Some(2)));
+        assert_eq!(network_at(LinkType::PPP, &[0x21]), (NetworkProtocol::Ipv4, Some(1)));
+        assert_eq!(network_at(LinkType::PPP, &[0xc0, 0x21]), (NetworkProtocol::Unknown, Some(2)));
+        assert_eq!(network_at(LinkType::PPP, &[0xff, 3]), (NetworkProtocol::Unknown, None));
+        assert_eq!(
+            network_at(LinkType::PPP_HDLC, &[0x0f, 0, 8, 0]),
+            (NetworkProtocol::Ipv4, Some(4))
+        );
     }
 
     #[test]
     fn link_type_names_parse_and_display() {
-        for (link, name) in NAMES {
+        for (link, name) in LINK_TYPE_NAMES {
             assert_eq!(name.parse(), Ok(*link));
             assert_eq!(link.to_string(), *name);
         }

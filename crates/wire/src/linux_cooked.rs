@@ -114,7 +114,7 @@ fn linux_protocol(field: u16, payload: &[u8]) -> u16 {
 mod tests {
     use super::*;
     use crate::dissect::layers;
-    use crate::link::Network;
+    use crate::link::NetworkProtocol;
 
     const OWN_MAC_ADDRESS: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
@@ -145,7 +145,7 @@ mod tests {
             let mut packet = [0xee; 24].to_vec();
             assert_eq!(cooked.write_header_before(link, &mut packet), Some(length));
             let packet = [&packet[24 - length..], &bytes[at..]].concat();
-            assert_eq!(layers(link, &packet).network, Network::Ipv4, "{link:?}");
+            assert_eq!(layers(link, &packet).network, NetworkProtocol::Ipv4, "{link:?}");
             assert_eq!(cooked.write_header_before(link, &mut [0; 15]), None);
         }
         assert_eq!(cooked.write_header_before(LinkType::ETHERNET, &mut [0; 64]), None);

@@ -1,7 +1,7 @@
 //! Ports of TCP, UDP and SCTP, which are always in the first four bytes of the header.
 
 use crate::ip::protocol;
-use crate::read::array;
+use crate::read::read_array;
 
 /// Byte offset of the source port in the transport header.
 pub const SRC_PORT_OFFSET: usize = 0;
@@ -27,7 +27,7 @@ impl Ports {
         if !has_ports(protocol) {
             return None;
         }
-        let [a, b, c, d] = array(transport, SRC_PORT_OFFSET)?;
+        let [a, b, c, d] = read_array(transport, SRC_PORT_OFFSET)?;
         Some(Self { source: u16::from_be_bytes([a, b]), target: u16::from_be_bytes([c, d]) })
     }
 

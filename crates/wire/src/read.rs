@@ -4,18 +4,18 @@
 /// Reads a big-endian u16 at offset `at`; `None` if the value extends beyond the end.
 #[inline]
 pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(array(bytes, at)?))
+    Some(u16::from_be_bytes(read_array(bytes, at)?))
 }
 
 /// Reads a big-endian u32 at offset `at`; `None` if the value extends beyond the end.
 #[inline]
 pub(crate) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_be_bytes(array(bytes, at)?))
+    Some(u32::from_be_bytes(read_array(bytes, at)?))
 }
 
 /// Reads `N` bytes at offset `at`; `None` if they extend beyond the end.
 #[inline]
-pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+pub(crate) fn read_array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk::<N>().copied()
 }
 

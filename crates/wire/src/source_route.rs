@@ -8,7 +8,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::ip::protocol;
 use crate::ipv4::{self, Ipv4};
 use crate::ipv6::{self, Ipv6};
-use crate::read::array;
+use crate::read::read_array;
 
 /// Option of IPv4: loose source route.
 const LOOSE_SOURCE_ROUTE: u8 = 131;
@@ -37,7 +37,7 @@ pub fn final_target(packet: &[u8]) -> Option<IpAddr> {
 fn ipv4_final_target(packet: &[u8]) -> Option<Ipv4Addr> {
     let (ip, _) = Ipv4::parse(packet)?;
     let header = packet.get(..usize::from(ip.header_length()))?;
-    let mut options = header.get(ipv4::LENGTH_MIN..)?;
+    let mut options = header.get(ipv4::HEADER_LENGTH_MIN..)?;
     while let [kind, rest @ ..] = options {
         match (*kind, rest) {
             (0, _) => break,
@@ -64,10 +64,10 @@ fn ipv6_final_target(packet: &[u8]) -> Option<Ipv6Addr> {
         if !ipv6::is_extension(kind) {
             break;
         }
-        let [next, length] = array(packet, at)?;
+        let [next, length] = read_array(packet, at)?;
         let end = at + ipv6::extension_length(kind, length);
         if kind == protocol::ROUTING {
-            let [of, segments_left] = array(packet, at + 2)?;
+            let [of, segments_left] = read_array(packet, at + 2)?;
             let first = at + ROUTING_ADDRESSES_OFFSET;
             match of {
                 _ if segments_left == 0 => {}
@@ -76,7 +76,7 @@ fn ipv6_final_target(packet: &[u8]) -> Option<Ipv6Addr> {
                     return addresses.last_chunk::<16>().copied().map(Ipv6Addr::from);
                 }
                 ROUTING_HOME_ADDRESS | ROUTING_SEGMENTS => {
-                    return array::<16>(packet.get(..end)?, first).map(Ipv6Addr::from);
+                    return read_array::<16>(packet.get(..end)?, first).map(Ipv6Addr::from);
                 }
                 _ => return None,
             }
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     fn ipv4_packet(options: &[u8]) -> Vec<u8> {
-        let mut packet = vec![0; ipv4::LENGTH_MIN];
+        let mut packet = vec![0; ipv4::HEADER_LENGTH_MIN];
         packet[0] = 0x45 + (options.len() / 4) as u8;
         packet[16..20].copy_from_slice(&[10, 0, 0, 2]);
         packet.extend(options);

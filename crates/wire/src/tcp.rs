@@ -13,9 +13,9 @@ pub const FLAGS_OFFSET: usize = 13;
 /// Byte offset of the checksum in the TCP header.
 pub const CHECKSUM_OFFSET: usize = 16;
 /// Length in bytes of a TCP header without options.
-pub const LENGTH_MIN: usize = 20;
+pub const HEADER_LENGTH_MIN: usize = 20;
 /// Maximum length of a TCP header in bytes, which includes 40 bytes of options.
-pub const LENGTH_MAX: usize = 60;
+pub const HEADER_LENGTH_MAX: usize = 60;
 
 /// Flags of a TCP header, as bits of the byte at [`FLAGS_OFFSET`].
 pub mod flag {
@@ -96,8 +96,8 @@ impl Tcp {
         self.acknowledgement.get()
     }
 
-    /// Returns the header length in bytes, including options. Values below [`LENGTH_MIN`] are
-    /// invalid.
+    /// Returns the header length in bytes, including options. Values below [`HEADER_LENGTH_MIN`]
+    /// are invalid.
     #[inline]
     pub const fn header_length(&self) -> u8 {
         (self.data_offset >> 4) * 4
@@ -161,7 +161,7 @@ pub struct TcpOption<'a> {
 /// option or at an option with an invalid length.
 pub fn options(segment: &[u8]) -> impl Iterator<Item = TcpOption<'_>> {
     let end = Tcp::parse(segment).map_or(0, |(tcp, _)| usize::from(tcp.header_length()));
-    let mut rest = segment.get(LENGTH_MIN..end).unwrap_or_default();
+    let mut rest = segment.get(HEADER_LENGTH_MIN..end).unwrap_or_default();
     core::iter::from_fn(move || {
         while let Some((1, after)) = rest.split_first() {
             rest = after;
@@ -174,7 +174,7 @@ pub fn options(segment: &[u8]) -> impl Iterator<Item = TcpOption<'_>> {
     })
 }
 
-const _: () = assert!(size_of::<Tcp>() == LENGTH_MIN);
+const _: () = assert!(size_of::<Tcp>() == HEADER_LENGTH_MIN);
 
 #[cfg(test)]
 mod tests {

@@ -34,7 +34,7 @@ impl Udp {
         let (source, target) = (ends.0.port().into(), ends.1.port().into());
         let mut header = Self { source, target, length: length.into(), checksum: 0.into() };
         let sum = pseudo_header_sum(ends.0.ip(), ends.1.ip(), protocol::UDP, length.into())?;
-        let checksum = sum.with(header.as_bytes()).with(payload).checksum();
+        let checksum = sum.with_bytes(header.as_bytes()).with_bytes(payload).checksum();
         header.checksum = if checksum == 0 { u16::MAX } else { checksum }.into();
         Some(header)
     }

@@ -3,7 +3,7 @@
 //! The parser follows at most [`TAGS_MAX`] tags. It does not read deeper tags, and makes no guess
 //! about the packet after them.
 
-use crate::read::{array, truncate_to_u16};
+use crate::read::{read_array, truncate_to_u16};
 
 /// Ethertype of an 802.1Q customer tag (C-TAG).
 pub const CUSTOMER_TAG: u16 = 0x8100;
@@ -16,7 +16,7 @@ pub const TAG_LENGTH: usize = 4;
 /// Byte offset of the control information in a VLAN tag, which begins after its own ethertype.
 pub const CONTROL_OFFSET: usize = 0;
 /// Byte offset of the next ethertype in a VLAN tag, which begins after its own ethertype.
-pub const NEXT_OFFSET: usize = 2;
+pub const NEXT_ETHERTYPE_OFFSET: usize = 2;
 /// Maximum number of tags that the parser follows. Arkime has the same limit, and at most two occur
 /// in practice.
 pub const TAGS_MAX: u8 = 8;
@@ -61,7 +61,7 @@ impl Tags {
         let at = usize::from(self.at);
         let bytes = frame.get(at..).unwrap_or_default();
         bytes.chunks_exact(TAG_LENGTH).take(usize::from(self.count)).filter_map(|tag| {
-            let control = array(tag, CONTROL_OFFSET)?;
+            let control = read_array(tag, CONTROL_OFFSET)?;
             Some(Tag(u16::from_be_bytes(control)))
         })
     }
@@ -86,7 +86,7 @@ pub(crate) fn parse_tags(frame: &[u8], ethertype: u16, at: u16) -> Option<(Tags,
     let mut tags = Tags { at: u8::try_from(at).ok()?, count: 0 };
     let (mut ethertype, mut at) = (ethertype, at);
     while is_tag_ethertype(ethertype) && tags.count < TAGS_MAX {
-        let next = array(frame, usize::from(at) + NEXT_OFFSET)?;
+        let next = read_array(frame, usize::from(at) + NEXT_ETHERTYPE_OFFSET)?;
         ethertype = u16::from_be_bytes(next);
         at += truncate_to_u16(TAG_LENGTH);
         tags.count += 1;

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use pcap_parser::traits::PcapNGPacketBlock;
 use pcap_parser::{Block, PcapBlockOwned, PcapError, create_reader};
-use streamline_wire::capture::{self, CaptureFault, Reader, Step};
-use streamline_wire::link::Network;
+use streamline_wire::capture::{self, CaptureFault, ReadOutcome, Reader};
+use streamline_wire::link::NetworkProtocol;
 use streamline_wire::{Flow, Layers, LinkType, checksum, ip, ipv4, layers};
 use testkit::{Captures, Random};
 
@@ -44,7 +44,7 @@ fn compare_with_reference_reader(captures: &Captures) -> (usize, usize, usize) {
         // If this crate reports a fault, `pcap-parser` may have continued.
         let Some(theirs) = reference_packets(&bytes) else { continue };
         // `pcap-parser` stores only 32 bits of the seconds.
-        let late = |time_ns| time_ns > u64::from(u32::MAX) * SECOND;
+        let late = |time_ns| time_ns > u64::from(u32::MAX) * NS_PER_SECOND;
         let same = ours
             .iter()
             .zip(&theirs)
@@ -72,7 +72,7 @@ fn bundled_capture_has_the_expected_fields() {
         assert_eq!(found.faults, Default::default(), "{found:?}");
         tagged += u32::from(found.tags.count);
         let Some(flow) = Flow::from_frame(&found, frame) else { continue };
-        if found.network == Network::Ipv4 {
+        if found.network == NetworkProtocol::Ipv4 {
             assert!(ipv4::has_valid_checksum(found.packet(frame).unwrap()));
         }
         let transport = found.transport(frame).unwrap();
@@ -84,7 +84,7 @@ fn bundled_capture_has_the_expected_fields() {
             ip::protocol::UDP => udp += 1,
             _ => continue,
         }
-        assert_eq!(sum.with(transport).checksum(), 0, "{flow}");
+        assert_eq!(sum.with_bytes(transport).checksum(), 0, "{flow}");
         web += u32::from(flow.ports.is_some_and(|ports| ports.source == 80 || ports.target == 80));
     }
     // tshark reports the same numbers.
@@ -107,7 +107,7 @@ fn read_truncated_anywhere(captures: &Captures) {
     for path in &captures.paths {
         let bytes = fs::read(path).unwrap();
         for _ in 0..4 {
-            let cut = random.within(0..bytes.len().min(BYTES_MAX) + 1);
+            let cut = random.within(0..bytes.len().min(CAPTURE_BYTES_MAX) + 1);
             read_capture(&bytes[..cut]);
         }
         for packet in capture::packets(&bytes).take(DISSECTED_PACKETS_MAX).flatten() {
@@ -133,7 +133,7 @@ fn read_with_flipped_bits(captures: &Captures) {
     let mut random = Random::with_replayable_seed();
     for path in &captures.paths {
         let mut bytes = fs::read(path).unwrap();
-        bytes.truncate(BYTES_MAX);
+        bytes.truncate(CAPTURE_BYTES_MAX);
         let flips = 1 + bytes.len() / 200;
         random.flip_bits(&mut bytes, flips);
         // Reading usually ends early, at a flipped length. A second read therefore begins at a
@@ -172,7 +172,7 @@ fn dissect_flipped_frames(captures: &Captures) {
 }
 
 /// Maximum size in bytes of a capture in the destructive tests, so that they take only seconds.
-const BYTES_MAX: usize = 64 * 1024;
+const CAPTURE_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of packets per capture that the destructive tests dissect.
 const DISSECTED_PACKETS_MAX: usize = 12;
 
@@ -204,16 +204,16 @@ fn read_in_pieces(bytes: &[u8], piece: usize) {
     let (mut reader, mut start, mut end) = (Reader::new(), 0, 0);
     loop {
         match reader.next(&bytes[start..end]) {
-            Step::Packet(packet) => start += packet.consumed,
-            Step::NeedMore { consumed, wanted } => {
+            ReadOutcome::Packet(packet) => start += packet.consumed,
+            ReadOutcome::NeedMore { consumed, wanted } => {
                 start += consumed;
-                assert!(wanted > end - start && wanted <= capture::BLOCK_MAX as usize);
+                assert!(wanted > end - start && wanted <= capture::BLOCK_LENGTH_MAX as usize);
                 if end == bytes.len() {
                     break;
                 }
                 end = bytes.len().min(end + piece);
             }
-            Step::Error(_) => break,
+            ReadOutcome::Error(_) => break,
         }
         assert_eq!(reader.position(), start as u64);
     }
@@ -261,7 +261,7 @@ fn reference_packets(bytes: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
             }
             PcapBlockOwned::Legacy(packet) => {
                 let time_ns =
-                    u64::from(packet.ts_sec) * SECOND + u64::from(packet.ts_usec) * tick_ns;
+                    u64::from(packet.ts_sec) * NS_PER_SECOND + u64::from(packet.ts_usec) * tick_ns;
                 all.push((time_ns, packet.data.to_vec()));
             }
             PcapBlockOwned::NG(Block::SectionHeader(_)) => interfaces.clear(),
@@ -272,8 +272,8 @@ fn reference_packets(bytes: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
             PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
                 let (offset, resolution) = *interfaces.get(packet.if_id as usize)?;
                 let (seconds, fraction) = packet.decode_ts(offset, resolution);
-                let fraction_ns = u64::from(fraction) * (SECOND / resolution);
-                let time_ns = u64::from(seconds) * SECOND + fraction_ns;
+                let fraction_ns = u64::from(fraction) * (NS_PER_SECOND / resolution);
+                let time_ns = u64::from(seconds) * NS_PER_SECOND + fraction_ns;
                 all.push((time_ns, packet.packet_data().to_vec()));
             }
             PcapBlockOwned::NG(Block::SimplePacket(packet)) => {
@@ -286,4 +286,4 @@ fn reference_packets(bytes: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
     }
 }
 
-const SECOND: u64 = 1_000_000_000;
+const NS_PER_SECOND: u64 = 1_000_000_000;

@@ -6,7 +6,7 @@ use streamline_wire::dissect::FrameFaults;
 use streamline_wire::ip::{Fragment, protocol};
 use streamline_wire::ports::Ports;
 use streamline_wire::{Layers, LinkType, layers};
-use testkit::{Frame, Random, Segment};
+use testkit::{Frame, Random, TcpHeader};
 
 /// A generated frame and its expected layers.
 struct GeneratedFrame {
@@ -101,7 +101,7 @@ fn generate_frame(random: &mut Random) -> GeneratedFrame {
     let (mut tags, mut l3) = (Vec::new(), 14);
     for _ in 0..random.below(4) {
         let control = random.next_u64() as u16;
-        frame = frame.tag_with_ethertype(*random.pick(&[0x8100, 0x88a8, 0x9100]), control);
+        frame = frame.append_tag_with_ethertype(*random.pick(&[0x8100, 0x88a8, 0x9100]), control);
         tags.push(control);
         l3 += 4;
     }
@@ -125,7 +125,7 @@ fn generate_frame(random: &mut Random) -> GeneratedFrame {
         let count = random.within(0..41);
         let options = vec![1; count];
         let Ports { source, target } = ports;
-        let segment = Segment { source, target, options, ..Segment::default() };
+        let segment = TcpHeader { source, target, options, ..TcpHeader::default() };
         (protocol::TCP, frame.tcp(&segment, &payload))
     };
     GeneratedFrame { frame, tags, l3, l4, protocol, fragment: part, ports, payload }

@@ -6,11 +6,11 @@
 
 use std::path::{Path, PathBuf};
 
-use streamline_wire::http::{Body, BodyPart, Head, HeadError, ParseMode, RequestMethod, Start};
+use streamline_wire::http::{Body, BodyPart, Head, HeadError, ParseMode, RequestMethod, StartLine};
 
 /// Cases in which this crate deliberately differs from llhttp: file, number of the case in the
 /// file, and reason.
-const EXCLUDED: &[(&str, usize, &str)] = &[
+const EXCLUDED_CASES: &[(&str, usize, &str)] = &[
     ("request/invalid.md", 13, "a method may be any token (RFC 9110 §9.1); llhttp knows a list"),
     ("request/method.md", 11, "ICE/1.0 is not HTTP"),
     ("request/method.md", 14, "PRI of HTTP/1.1 is not the preface of HTTP/2 (RFC 9113 §3.4)"),
@@ -172,8 +172,8 @@ impl PieceReader<'_> {
         }
         let requests = self.case.kind.starts_with("request");
         let read = match requests {
-            true => Head::request(&self.held, ParseMode::Strict),
-            false => Head::response(&self.held, ParseMode::Strict),
+            true => Head::parse_request(&self.held, ParseMode::Strict),
+            false => Head::parse_response(&self.held, ParseMode::Strict),
         };
         let head = match read {
             Err(HeadError::Incomplete) => return &[],
@@ -198,8 +198,8 @@ impl PieceReader<'_> {
         };
         self.closed |= !head.is_persistent();
         let switches = match head.start {
-            Start::Request { .. } => head.may_switch_protocol(),
-            Start::Response { .. } => false,
+            StartLine::Request { .. } => head.may_switch_protocol(),
+            StartLine::Response { .. } => false,
         };
         let end = head.end;
         self.at += end;
@@ -216,7 +216,7 @@ impl PieceReader<'_> {
 
     fn read_body<'p>(&mut self, mut body: Body, piece: &'p [u8]) -> &'p [u8] {
         let message = self.events.messages.last_mut().expect("a body after a head");
-        let taken = match body.take(piece) {
+        let taken = match body.take_prefix(piece) {
             Ok(BodyPart::Data(length)) => {
                 message.body.extend(&piece[..length]);
                 length
@@ -244,7 +244,7 @@ impl PieceReader<'_> {
     }
 }
 
-fn read_case(case: &LlhttpCase, cut: usize) -> ParserEvents {
+fn parse_case_in_pieces(case: &LlhttpCase, cut: usize) -> ParserEvents {
     let mut reader = PieceReader {
         case,
         events: ParserEvents::default(),
@@ -265,7 +265,8 @@ fn corpus_messages_match_llhttp_events() {
     let folder = folder.join("llhttp");
     let (mut run, mut lenient, mut wrong) = (0, 0, Vec::new());
     for case in read_cases(&folder) {
-        let excluded = EXCLUDED.iter().any(|(file, n, _)| *file == case.file && *n == case.number);
+        let excluded =
+            EXCLUDED_CASES.iter().any(|(file, n, _)| *file == case.file && *n == case.number);
         if case.kind.contains("lenient") {
             lenient += 1;
             continue;
@@ -276,7 +277,7 @@ fn corpus_messages_match_llhttp_events() {
         run += 1;
         let wanted = expected_events(&case).without_tolerated_differences();
         for cut in 0..=case.input.len() {
-            let found = read_case(&case, cut).without_tolerated_differences();
+            let found = parse_case_in_pieces(&case, cut).without_tolerated_differences();
             if found != wanted {
                 let input = String::from_utf8_lossy(&case.input).into_owned();
                 wrong.push(format!(
@@ -287,7 +288,10 @@ fn corpus_messages_match_llhttp_events() {
             }
         }
     }
-    println!("{run} cases, {lenient} lenient ones and {} excluded ones left out", EXCLUDED.len());
+    println!(
+        "{run} cases, {lenient} lenient ones and {} excluded ones left out",
+        EXCLUDED_CASES.len()
+    );
     assert!(wrong.is_empty(), "{} of {run}:\n{}", wrong.len(), wrong.join("\n"));
     assert!(run >= LLHTTP_CASES_MIN, "only {run} cases");
 }
@@ -351,7 +355,7 @@ fn http_messages_parse_alike_at_any_split() {
     ];
     for (case, wanted) in cases {
         for cut in 0..=case.input.len() {
-            let found = read_case(&case, cut).without_tolerated_differences();
+            let found = parse_case_in_pieces(&case, cut).without_tolerated_differences();
             let input = String::from_utf8_lossy(&case.input);
             assert_eq!(
                 found,
@@ -377,7 +381,7 @@ fn invalid_http_messages_are_rejected_at_any_split() {
     for (kind, input) in wrong {
         let (case, _) = build_case(kind, &[], input);
         for cut in 0..=case.input.len() {
-            assert!(read_case(&case, cut).refused, "cut at {cut}: {input:?}");
+            assert!(parse_case_in_pieces(&case, cut).refused, "cut at {cut}: {input:?}");
         }
     }
 }

@@ -1,26 +1,26 @@
 //! Fuzz bodies for the readers of external data: captures, frames, and every filter over blocks
 //! with untrusted marks.
 
-use super::bodies::{FuzzBody, InputReader};
-use crate::catalog::example_node;
+use super::fuzz_target::{FuzzTarget, InputReader};
+use crate::catalog::example_term;
 use abi::{BlockFlags, BlockMetadata, Class, Marks};
 use filter::testing::{Arena, Frame, Node, Space, total_amount};
 use filter::{Amount, Batch, Block, Description, LANES};
 use pipeline::language::tree::Argument;
 use std::sync::OnceLock;
-use testkit::{Frame as Built, Segment};
+use testkit::{Frame as Built, TcpHeader};
 use wire::LinkType;
-use wire::capture::{Packet, Reader, Step};
+use wire::capture::{Packet, ReadOutcome, Reader};
 
 /// Fuzz body for the capture reader: any bytes can be read as a capture up to the end or an error,
 /// and the result does not depend on how the bytes are split.
-pub(crate) const CAPTURE_FUZZ_BODY: FuzzBody =
-    FuzzBody { name: "capture", corpus: capture_corpus, rounds: 60_000, run: fuzz_capture };
+pub(crate) const CAPTURE_FUZZ_TARGET: FuzzTarget =
+    FuzzTarget { name: "capture", corpus: capture_corpus, rounds: 60_000, run: fuzz_capture };
 
 fn capture_corpus() -> Vec<Vec<u8>> {
     let bundled = testkit::cases::workspace_root().join("examples/web.pcap");
     let bundled = std::fs::read(bundled).expect("the bundled capture");
-    let mut small = wire::capture::write::file_header(LinkType::ETHERNET).to_vec();
+    let mut small = wire::capture::write::encode_file_header(LinkType::ETHERNET).to_vec();
     for frame in frame_corpus() {
         let length = frame.len() as u32;
         small.extend(wire::capture::write::encode_record_header(1_000_000_007, length, length + 9));
@@ -69,11 +69,11 @@ fn read_in_pieces(
     let (mut from, mut to) = (0, 0);
     loop {
         match reader.next(&bytes[from..to]) {
-            Step::Packet(packet) => {
+            ReadOutcome::Packet(packet) => {
                 see(&packet, &bytes[from..to][packet.data.clone()]);
                 from += packet.consumed;
             }
-            Step::NeedMore { consumed, .. } => {
+            ReadOutcome::NeedMore { consumed, .. } => {
                 assert!(consumed <= to - from);
                 from += consumed;
                 if to == bytes.len() {
@@ -81,18 +81,18 @@ fn read_in_pieces(
                 }
                 to = (to + step).min(bytes.len());
             }
-            Step::Error(fault) => return Err(fault),
+            ReadOutcome::Error(fault) => return Err(fault),
         }
     }
 }
 
 /// Fuzz body for dissection: any frame of any link type is dissected into layers inside the frame,
 /// in ascending order.
-pub(crate) const DISSECTION_FUZZ_BODY: FuzzBody =
-    FuzzBody { name: "dissect", corpus: generated_frames, rounds: 200_000, run: fuzz_dissection };
+pub(crate) const DISSECTION_FUZZ_TARGET: FuzzTarget =
+    FuzzTarget { name: "dissect", corpus: generated_frames, rounds: 200_000, run: fuzz_dissection };
 
 fn frame_corpus() -> Vec<Vec<u8>> {
-    let tcp = Segment { source: 4000, target: 80, ..Segment::default() };
+    let tcp = TcpHeader { source: 4000, target: 80, ..TcpHeader::default() };
     vec![
         Built::ethernet().ipv4("10.0.0.1", "10.0.0.2").tcp(&tcp, b"GET / HTTP/1.1\r\n\r\n"),
         Built::ethernet().ipv6("fe80::1", "fe80::2").tcp(&tcp, b""),
@@ -129,8 +129,8 @@ fn fuzz_dissection(bytes: &[u8]) {
 
 /// Fuzz body for filters: any blocks with arbitrary marks pass through every filter, and each block
 /// is emitted or counted.
-pub(crate) const FILTERS_FUZZ_BODY: FuzzBody =
-    FuzzBody { name: "filters", corpus: generated_frames, rounds: 300, run: fuzz_filters };
+pub(crate) const FILTERS_FUZZ_TARGET: FuzzTarget =
+    FuzzTarget { name: "filters", corpus: generated_frames, rounds: 300, run: fuzz_filters };
 
 /// One input in this many is tested with the filters that contain automata; constructing them is
 /// slow.
@@ -164,7 +164,7 @@ fn catalog_examples() -> &'static [(&'static Description, Vec<String>, bool)] {
             sys::clock::thread_cpu_ns() - begin > 1_000_000
         };
         let known = |d: &&'static Description| {
-            let words: Vec<String> = example_node(d).arguments.iter().map(word).collect();
+            let words: Vec<String> = example_term(d).arguments.iter().map(word).collect();
             let costly = costly(*d, &words);
             (*d, words, costly)
         };
@@ -193,7 +193,7 @@ fn run_node(mut node: Node, bytes: &[u8]) {
         }
         let now = input.read_u64();
         tally(&mut came, std::slice::from_ref(&batch));
-        tally(&mut went, &node.pass(batch, &mut space, now));
+        tally(&mut went, &node.process_batch(batch, &mut space, now));
         if input.0.is_empty() {
             tally(&mut went, &node.finish(&mut space, now));
         }
@@ -207,7 +207,7 @@ fn run_node(mut node: Node, bytes: &[u8]) {
 }
 
 fn random_frame(input: &mut InputReader<'_>) -> Frame {
-    const LINKS: [u16; 8] = [1, 1, 0, 12, 101, 113, 276, Marks::NO_LINK];
+    const LINKS: [u16; 8] = [1, 1, 0, 12, 101, 113, 276, Marks::NO_LINK_TYPE];
     let (choice, length) = (input.read_u8(), usize::from(input.read_u8()));
     Frame {
         link: LINKS[usize::from(choice % 8)],
@@ -234,7 +234,7 @@ fn with_random_marks<'a>(mut block: Block<'a>, input: &mut InputReader<'_>) -> B
     }
     if is(4) {
         marks.view = if is(7) { input.read_u64() as u32 } else { input.read_u8().into() };
-        block.pointer = block.pointer.within(marks.view, u32::from(input.read_u16()));
+        block.pointer = block.pointer.subrange(marks.view, u32::from(input.read_u16()));
     }
     if is(5) {
         marks.wire_length = input.read_u64() as u32;

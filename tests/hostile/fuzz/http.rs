@@ -1,19 +1,19 @@
 //! Fuzz bodies for HTTP/1: heads and chunks separately, and whole connections through the filter.
 
-use super::bodies::{FuzzBody, InputReader};
+use super::fuzz_target::{FuzzTarget, InputReader};
 use abi::{BlockFlags, Marks, RichPointer};
 use filter::Batch;
 use filter::testing::{Arena, Frame, Node, Space, total_amount};
-use wire::http::{self, BodyPart, Head, HeadSearch, ParseMode, RequestMethod, Start};
+use wire::http::{self, BodyPart, Head, HeadSearch, ParseMode, RequestMethod, StartLine};
 
 /// Fuzz body for message heads: any bytes parse as a complete head, a prefix of one, or an error.
 /// The body framing derived from a head never reads past the end of the body.
-pub(crate) const HEAD_FUZZ_BODY: FuzzBody =
-    FuzzBody { name: "http head", corpus: http_corpus, rounds: 30_000, run: fuzz_head };
+pub(crate) const HEAD_FUZZ_TARGET: FuzzTarget =
+    FuzzTarget { name: "http head", corpus: http_corpus, rounds: 30_000, run: fuzz_head };
 
 /// Fuzz body for connections: any bytes are accepted as the two directions of a connection.
-pub(crate) const CONNECTION_FUZZ_BODY: FuzzBody =
-    FuzzBody { name: "http connection", corpus: http_corpus, rounds: 4000, run: fuzz_connection };
+pub(crate) const CONNECTION_FUZZ_TARGET: FuzzTarget =
+    FuzzTarget { name: "http connection", corpus: http_corpus, rounds: 4000, run: fuzz_connection };
 
 fn http_corpus() -> Vec<Vec<u8>> {
     let texts: [&[u8]; 8] = [
@@ -35,13 +35,13 @@ fn fuzz_head(bytes: &[u8]) {
     let middle = bytes.len() / 2;
     let ends = seek.may_end_in(&bytes[..middle]) | seek.may_end_in(&bytes[middle..]);
     for mode in [ParseMode::Strict, ParseMode::Lenient] {
-        for read in [Head::request, Head::response] {
+        for read in [Head::parse_request, Head::parse_response] {
             let Ok(head) = read(bytes, mode) else { continue };
             assert!(head.begin < head.end && head.end <= bytes.len());
             assert!(ends || head.version.is_empty(), "an end that the search did not find");
             let body = match head.start {
-                Start::Request { .. } => http::Body::after_request_head(&head, mode),
-                Start::Response { .. } => {
+                StartLine::Request { .. } => http::Body::after_request_head(&head, mode),
+                StartLine::Response { .. } => {
                     Ok(http::Body::after_response_head(&head, RequestMethod::Other, mode))
                 }
             };
@@ -65,7 +65,7 @@ fn body_data(mut body: http::Body, pieces: &[&[u8]]) -> Vec<u8> {
     for piece in pieces {
         let mut rest = *piece;
         while !rest.is_empty() {
-            let taken = match body.take(rest) {
+            let taken = match body.take_prefix(rest) {
                 Ok(BodyPart::Data(length)) => {
                     found.extend(&rest[..length]);
                     length
@@ -103,16 +103,17 @@ fn fuzz_connection(bytes: &[u8]) {
         if choice & 1 != 0 {
             let hole = u32::from(choice);
             block.pointer = RichPointer::hole(hole);
-            (block.frame, block.marks) = (&[], Marks::bare(hole));
+            (block.frame, block.marks) = (&[], Marks::for_plain_block(hole));
         }
-        let flags = [(2, BlockFlags::BACKWARD), (4, BlockFlags::FIRST), (0x60, BlockFlags::END)];
+        let flags =
+            [(2, BlockFlags::BACKWARD), (4, BlockFlags::FIRST), (0x60, BlockFlags::SESSION_END)];
         let set = flags.into_iter().filter(|(bits, _)| choice & bits == *bits);
         block.context.flags = set.fold(BlockFlags::NONE, |all, (_, flag)| all.with(flag));
         block.context.session = 1 + u32::from(choice >> 7);
         let mut batch = Batch::empty();
         batch.push(block, 0).expect("a free lane");
         came += 1;
-        left.extend(node.pass(batch, &mut space, came));
+        left.extend(node.process_batch(batch, &mut space, came));
     }
     left.extend(node.finish(&mut space, came));
     assert_eq!(node.counts.held.blocks, 0);
@@ -128,7 +129,7 @@ fn assert_messages_nest(left: &[Batch<'_>]) {
         for (_, block) in batch.blocks().filter(|(_, block)| block.pointer.class.is_answered()) {
             let flags = block.context.flags;
             let first = flags.contains(BlockFlags::FIRST);
-            let last = flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::END);
+            let last = flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::SESSION_END);
             assert_eq!(first, block.marks.is_description());
             if block.pointer.class.0 >= 1000 {
                 assert!(first && last);

@@ -1,13 +1,13 @@
 //! Fuzz bodies for the parsers of DNS messages and TLS hellos.
 
-use super::bodies::FuzzBody;
-use wire::dns::{Entry, HEADER_LENGTH, Message, NAME_MAX};
+use super::fuzz_target::FuzzTarget;
+use wire::dns::{HEADER_LENGTH, Message, MessageEntry, NAME_MAX};
 use wire::tls::{FirstHello, HELLO_LENGTH_MAX, SEARCHED_BYTES_MAX, find_first_hello};
 
 /// Fuzz body for DNS: any bytes after a DNS header parse as entries within the message, with names
 /// of bounded length, up to the end or a fault.
-pub(crate) const DNS_FUZZ_BODY: FuzzBody =
-    FuzzBody { name: "dns", corpus: dns_corpus, rounds: 60_000, run: fuzz_dns };
+pub(crate) const DNS_FUZZ_TARGET: FuzzTarget =
+    FuzzTarget { name: "dns", corpus: dns_corpus, rounds: 60_000, run: fuzz_dns };
 
 fn dns_corpus() -> Vec<Vec<u8>> {
     let header = |counts: [u8; 4]| {
@@ -35,8 +35,8 @@ fn fuzz_dns(bytes: &[u8]) {
     let (mut read, mut at) = (0, HEADER_LENGTH);
     while let Some(entry) = entries.next() {
         let name = match entry {
-            Ok(Entry::Question(question)) => question.name,
-            Ok(Entry::Record(record)) => {
+            Ok(MessageEntry::Question(question)) => question.name,
+            Ok(MessageEntry::Record(record)) => {
                 let rendered = record.data.to_string();
                 assert!(rendered.len() <= 64 + 8 * NAME_MAX + 4 * record.data.bytes().len());
                 record.name
@@ -53,8 +53,8 @@ fn fuzz_dns(bytes: &[u8]) {
 
 /// Fuzz body for TLS hellos: any bytes are recognized as TLS or not, and appended bytes do not
 /// change the result.
-pub(crate) const HELLO_FUZZ_BODY: FuzzBody =
-    FuzzBody { name: "hello", corpus: hello_corpus, rounds: 60_000, run: fuzz_hello };
+pub(crate) const HELLO_FUZZ_TARGET: FuzzTarget =
+    FuzzTarget { name: "hello", corpus: hello_corpus, rounds: 60_000, run: fuzz_hello };
 
 fn hello_corpus() -> Vec<Vec<u8>> {
     let name = b"\0\0\0\x08\0\x06\0\0\x03a.b";
@@ -97,17 +97,17 @@ fn read_hello(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) 
         FirstHello::NeedBytes(need) => return ((0, 0), Some(need)),
         FirstHello::Client(hello) => {
             let lists = hello.offered_cipher_suites().count() + hello.extensions().count();
-            let more = hello.protocols().count() + hello.signature_algorithms().count();
+            let more = hello.offered_protocols().count() + hello.signature_algorithms().count();
             let name = hello.server_name().map_or(0, <[u8]>::len);
             assert!(lists + more + name <= HELLO_LENGTH_MAX && hello.session_id.len() <= 32);
-            (1, lists + more + name + usize::from(hello.offered_version().0))
+            (1, lists + more + name + usize::from(hello.highest_offered_version().0))
         }
         FirstHello::Server(hello) => {
             assert!(
                 hello.negotiated_version().normalized_version().is_some()
                     && hello.session_id.len() <= 32
             );
-            (2, hello.extensions().count() + hello.protocol().map_or(0, <[u8]>::len))
+            (2, hello.extensions().count() + hello.negotiated_protocol().map_or(0, <[u8]>::len))
         }
         FirstHello::Malformed => (3, 0),
         FirstHello::TooLong => (4, 0),

@@ -1,7 +1,7 @@
 //! Fuzz bodies for program execution: the expression compiler, classic BPF, and the eBPF
 //! interpreter.
 
-use super::bodies::{FuzzBody, InputReader};
+use super::fuzz_target::{FuzzTarget, InputReader};
 use ebpf::Hook;
 use ebpf::classic::{ClassicMetadata, ClassicProgram, Instruction, LinkType, Options, compile};
 use ebpf::insn::Insn;
@@ -9,7 +9,7 @@ use ebpf::interpret::{Machine, Packet};
 
 /// Fuzz body for the expression compiler: any text compiles to a program that terminates for any
 /// frame, or is rejected with a span.
-pub(crate) const EXPRESSION_FUZZ_BODY: FuzzBody = FuzzBody {
+pub(crate) const EXPRESSION_FUZZ_TARGET: FuzzTarget = FuzzTarget {
     name: "expression",
     corpus: expression_corpus,
     rounds: 20_000,
@@ -28,11 +28,11 @@ fn expression_corpus() -> Vec<Vec<u8>> {
 }
 
 fn fuzz_expression(bytes: &[u8]) {
-    const LINKS: [u32; 8] = [0, 1, 12, 101, 105, 113, 127, 276];
+    const LINK_TYPES: [u32; 8] = [0, 1, 12, 101, 105, 113, 127, 276];
     let mut input = InputReader(bytes);
     let choice = input.read_u8();
     let text = String::from_utf8_lossy(input.0);
-    let link = LinkType(LINKS[usize::from(choice % 8)]);
+    let link = LinkType(LINK_TYPES[usize::from(choice % 8)]);
     let options = Options { optimize: choice & 8 == 0, ..Options::default() };
     match compile(&text, link, &options) {
         Ok(program) => {
@@ -47,10 +47,10 @@ fn fuzz_expression(bytes: &[u8]) {
 }
 
 /// Fuzz body for classic BPF: any instructions are rejected, or terminate for any frame.
-pub(crate) const CLASSIC_BPF_FUZZ_BODY: FuzzBody =
-    FuzzBody { name: "classic", corpus: Vec::new, rounds: 20_000, run: fuzz_classic };
+pub(crate) const CLASSIC_BPF_FUZZ_TARGET: FuzzTarget =
+    FuzzTarget { name: "classic", corpus: Vec::new, rounds: 20_000, run: fuzz_classic_bpf };
 
-fn fuzz_classic(bytes: &[u8]) {
+fn fuzz_classic_bpf(bytes: &[u8]) {
     let mut input = InputReader(bytes);
     let count = usize::from(input.read_u8() % 64);
     let mut code: Vec<Instruction> = (0..count).map(|_| random_instruction(&mut input)).collect();
@@ -88,8 +88,8 @@ fn random_instruction(input: &mut InputReader<'_>) -> Instruction {
 
 /// Fuzz body for the eBPF interpreter: any code over any packet ends with a value or a fault, and
 /// can be disassembled.
-pub(crate) const INTERPRETER_FUZZ_BODY: FuzzBody =
-    FuzzBody { name: "interpreter", corpus: Vec::new, rounds: 40_000, run: fuzz_interpreter };
+pub(crate) const INTERPRETER_FUZZ_TARGET: FuzzTarget =
+    FuzzTarget { name: "interpreter", corpus: Vec::new, rounds: 40_000, run: fuzz_interpreter };
 
 fn fuzz_interpreter(bytes: &[u8]) {
     let mut input = InputReader(bytes);

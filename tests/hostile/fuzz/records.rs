@@ -1,11 +1,11 @@
 //! Fuzz body for records: an untrusted file is opened, planned and replayed.
 
-use super::bodies::FuzzBody;
+use super::fuzz_target::FuzzTarget;
 use crate::scratch::Scratch;
-use engine::build::{PathOptions, Settings, build_with};
+use engine::build::{PathOptions, RunSettings, build_with_options};
 use engine::change::change;
 use engine::digest::digest;
-use engine::kernel::point::AttachPoints;
+use engine::kernel::shared_attach_point::AttachPoints;
 use engine::record::{
     Completeness, Record, RecordMode, Recording, RecordingHead, Replay, format_placement,
 };
@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// Fuzz body for records: any bytes are either rejected with a message, or replayed to the end: the
 /// spaces run the recorded passes, and the counts balance.
-pub(crate) const RECORD_FUZZ_BODY: FuzzBody =
-    FuzzBody { name: "record", corpus: record_corpus, rounds: 150, run: fuzz_record };
+pub(crate) const RECORD_FUZZ_TARGET: FuzzTarget =
+    FuzzTarget { name: "record", corpus: record_corpus, rounds: 150, run: fuzz_record };
 
 /// Timeout of a change to a running path, longer than any machine needs for it.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(240);
@@ -55,7 +55,8 @@ fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
         discards_output: true,
         ..PathOptions::default()
     };
-    let paths = build_with(&plan, Settings::default(), &AttachPoints::default(), &extras);
+    let paths =
+        build_with_options(&plan, RunSettings::default(), &AttachPoints::default(), &extras);
     let paths = paths.expect("spaces");
     let live = paths[0].live();
     live.set_request_text(line);
@@ -64,7 +65,7 @@ fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
         for words in changes {
             let words: Vec<&str> = words.split(' ').collect();
             let edit = Edit::parse(&words).expect("an edit");
-            let changed = change(&live, &edit, &Machine::with_kernel(), CHANGE_TIMEOUT);
+            let changed = change(&live, &edit, &Machine::example_with_kernel(), CHANGE_TIMEOUT);
             changed.unwrap_or_else(|why| panic!("{edit}: {why}"));
         }
         if !changes.is_empty() {
@@ -98,14 +99,14 @@ fn replay_record(record: Record) -> Option<usize> {
     if format_placement(&plan) != record.head.layout {
         return None;
     }
-    let settings = Settings { count: record.head.count, ..Settings::default() };
+    let settings = RunSettings { count: record.head.count, ..RunSettings::default() };
     let replay = Replay::new(record);
     let extras = PathOptions {
         record_mode: RecordMode::Replay(Arc::clone(&replay)),
         discards_output: true,
         ..PathOptions::default()
     };
-    let paths = build_with(&plan, settings, &AttachPoints::default(), &extras).ok()?;
+    let paths = build_with_options(&plan, settings, &AttachPoints::default(), &extras).ok()?;
     let outcome = run(paths, StopConditions::default()).expect("a run");
     assert_eq!(outcome.ledger.imbalances(), [], "{}", digest(&outcome));
     for failure in &outcome.failures {

@@ -13,7 +13,7 @@ mod traffic;
 
 use super::corpus::boundaries::boundary_frames;
 use ebpf::emit::Target;
-use ebpf::exam::{self, ExamTotals, Interpreter};
+use ebpf::exam::{self, ExamTotals, InterpreterJudge};
 use filter::content::r#match::MATCH;
 use filter::testing::twins::{
     ReferenceChain, TwinCase, TwinChain, edits_frames, emit_program, request_text, twin_chains,
@@ -22,8 +22,8 @@ use recording::{AttachPoint, PacketRecord, RecordedProgram};
 use sys::bpf::TrafficDirection;
 use testkit::need;
 use testkit::net::{CLIENT_DEVICE, SERVER_DEVICE, wait_until};
-use traffic::Network;
-use wire::checksum::ChecksumSum;
+use traffic::TestNetwork;
+use wire::checksum::OnesComplementSum;
 
 /// Sampling step for the corpus frames: each chain receives one frame in this many. Different
 /// chains receive different frames.
@@ -46,7 +46,7 @@ struct TwinRun {
 /// Attaches a chain, and sends the test traffic to it. For each packet, collects the verdicts of
 /// the program, the user implementation and the interpreter.
 fn run_chain(
-    net: &Network,
+    net: &TestNetwork,
     point: AttachPoint,
     hardened: bool,
     chain: TwinChain,
@@ -83,10 +83,10 @@ fn run_chain(
     let missing = sent.iter().find(|frame| !went.any(|recorded| recorded == **frame));
     assert_eq!(missing, None, "a frame went by unseen");
     let (mut user, mut interpreter) =
-        (ReferenceChain::new(&chain, &program), Interpreter::new(&program));
+        (ReferenceChain::new(&chain, &program), InterpreterJudge::new(&program));
     let mut recorded = stage.recorded_verdicts(&records);
     let packets = records.iter().map(PacketRecord::packet);
-    let tally = exam::compare(&mut [&mut user, &mut interpreter, &mut recorded], packets);
+    let tally = exam::compare_judges(&mut [&mut user, &mut interpreter, &mut recorded], packets);
     let tally = tally.unwrap_or_else(|differ| {
         panic!("`{}` at {point:?}, hardened {hardened}: {differ}", request_text(&chain))
     });
@@ -119,8 +119,8 @@ fn run_all_chains(point: AttachPoint) -> Option<Vec<TwinRun>> {
     if matches!(point, AttachPoint::Tcx(_)) && sys::probe::probe_tcx().is_err() {
         return need::report_skip("needs TCX (Linux 6.6)");
     }
-    sys::process::pin_to_processor(recording::PROCESSOR).unwrap();
-    let net = Network::new()?;
+    sys::process::pin_to_processor(recording::TEST_PROCESSOR).unwrap();
+    let net = TestNetwork::new()?;
     let mut frames = boundary_frames();
     // The kernel drops a frame that ends with its tag before any program runs.
     let ends = |frame: &[u8]| frame.len() < 20 && matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
@@ -167,12 +167,15 @@ fn has_partial_checksum(record: &PacketRecord) -> bool {
     let frame = &record.frame;
     let part = |from: usize, to: usize| frame.get(from..to).unwrap_or_default();
     let (sum, datagram) = match part(12, 14) {
-        [0x08, 0x00] => (ChecksumSum::new().with(part(26, 34)), 34),
-        [0x86, 0xdd] => (ChecksumSum::new().with(part(22, 54)), 54),
+        [0x08, 0x00] => (OnesComplementSum::new().with_bytes(part(26, 34)), 34),
+        [0x86, 0xdd] => (OnesComplementSum::new().with_bytes(part(22, 54)), 54),
         _ => return false,
     };
     let datagram = part(datagram, frame.len());
-    let sum = sum.with(&[0, 17]).with(&(datagram.len() as u32).to_be_bytes()).with(datagram);
+    let sum = sum
+        .with_bytes(&[0, 17])
+        .with_bytes(&(datagram.len() as u32).to_be_bytes())
+        .with_bytes(datagram);
     datagram.starts_with(&[0x0f, 0xa0, 0, 53])
         && datagram.get(6..8) != Some(&[0, 0])
         && sum.checksum() != 0
@@ -227,8 +230,8 @@ fn v4_twins_at_xdp_match_their_filters() {
 #[test]
 fn twins_are_unsure_of_bytes_in_a_second_buffer() {
     let Some(()) = need::require_bpf() else { return };
-    sys::process::pin_to_processor(recording::PROCESSOR).unwrap();
-    let Some(net) = Network::new() else { return };
+    sys::process::pin_to_processor(recording::TEST_PROCESSOR).unwrap();
+    let Some(net) = TestNetwork::new() else { return };
     for hardened in [false, true] {
         let chain = vec![TwinCase::new(&MATCH, &["at=5000", "hex=66"])];
         let run = run_chain(&net, AttachPoint::Xdp, hardened, chain, &[]);

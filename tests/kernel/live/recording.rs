@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use super::super::judge::program_kind;
 use ebpf::asm::{Assembler, Label};
 use ebpf::emit::Outcome;
-use ebpf::exam::{TwinRunner, TwinVerdict, decode_counters};
+use ebpf::exam::{TwinJudge, TwinVerdict, decode_counters};
 use ebpf::insn::{self, Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Size};
 use ebpf::interpret::{Packet, Tag};
 use ebpf::{Hook, MapSpec, Program};
@@ -20,14 +20,14 @@ use sys::net::RouteSocket;
 
 /// The processor on which a test runs. Packets that the kernel sends from other processors are
 /// ignored, so that the order of packets is defined.
-pub(super) const PROCESSOR: usize = 0;
+pub(super) const TEST_PROCESSOR: usize = 0;
 /// Total size of the records in bytes. Packets that do not fit are not recorded.
 const RECORDS_SIZE: u32 = 4 << 20;
 /// Maximum recorded length of a frame in bytes: a GRO frame with its headers.
-const FRAME_MAX: u32 = 1 << 17;
+const FRAME_LENGTH_MAX: u32 = 1 << 17;
 
 /// Offsets in the map in which the program stores the records of packets.
-mod records_map {
+mod records_map_offset {
     pub(super) const POSITION: i16 = 0;
     pub(super) const LOST: i16 = 8;
     pub(super) const LINEAR: i16 = 16;
@@ -35,7 +35,7 @@ mod records_map {
 }
 
 /// Offsets of the fields of one packet's record.
-mod record {
+mod record_offset {
     pub(super) const CLASS: usize = 0;
     pub(super) const LENGTH: usize = 4;
     pub(super) const LINEAR: usize = 8;
@@ -92,8 +92,10 @@ impl<'p> RecordedProgram<'p> {
         let loaded = load.load().unwrap_or_else(|why| panic!("{why}\n{}", why.log));
         let index = RouteSocket::open().unwrap().interface_by_name(device).unwrap().index;
         let link = match point {
-            AttachPoint::Tcx(side) => Link::tcx(&loaded, index, side, ChainPosition::Head, None),
-            AttachPoint::Xdp => Link::xdp(&loaded, index, XdpMode::Native),
+            AttachPoint::Tcx(side) => {
+                Link::attach_tcx(&loaded, index, side, ChainPosition::Head, None)
+            }
+            AttachPoint::Xdp => Link::attach_xdp(&loaded, index, XdpMode::Native),
         };
         let records = maps.last().unwrap().map_read().unwrap();
         Self { program, maps, records, _link: link.unwrap() }
@@ -101,35 +103,35 @@ impl<'p> RecordedProgram<'p> {
 
     /// Returns the number of bytes that the records fill.
     pub(super) fn filled_bytes(&self) -> usize {
-        self.records.word(records_map::POSITION as usize).unwrap() as usize
+        self.records.word(records_map_offset::POSITION as usize).unwrap() as usize
     }
 
     /// Returns the records of all packets, in the order in which the program processed them.
     pub(super) fn records(&self) -> Vec<PacketRecord> {
         assert_eq!(
-            self.records.word(records_map::LOST as usize),
+            self.records.word(records_map_offset::LOST as usize),
             Some(0),
             "the map of records was full"
         );
-        let (mut at, end) = (records_map::RECORDS as usize, self.filled_bytes());
+        let (mut at, end) = (records_map_offset::RECORDS as usize, self.filled_bytes());
         let mut records = Vec::new();
-        while at < records_map::RECORDS as usize + end {
+        while at < records_map_offset::RECORDS as usize + end {
             let begin = at;
             let half = |field| self.records.word32(begin + field).unwrap();
             let counters = self.program.counters.len();
-            let mut bytes = vec![0; counters * 8 + half(record::LENGTH) as usize];
-            assert!(self.records.copy(at + record::COUNTERS, &mut bytes));
+            let mut bytes = vec![0; counters * 8 + half(record_offset::LENGTH) as usize];
+            assert!(self.records.copy(at + record_offset::COUNTERS, &mut bytes));
             let tag = Tag {
-                tci: half(record::TCI) as u16,
+                tci: half(record_offset::TCI) as u16,
                 // The value is in network byte order, as in the kernel.
-                protocol: u16::from_be(half(record::PROTOCOL) as u16),
+                protocol: u16::from_be(half(record_offset::PROTOCOL) as u16),
             };
-            at += (record::COUNTERS + bytes.len()).next_multiple_of(8);
+            at += (record_offset::COUNTERS + bytes.len()).next_multiple_of(8);
             let frame = bytes.split_off(counters * 8);
             records.push(PacketRecord {
-                outcome: Outcome::decode(half(record::CLASS)),
-                linear_length: half(record::LINEAR) as usize,
-                tag: (half(record::TAGGED) != 0).then_some(tag),
+                outcome: Outcome::decode(half(record_offset::CLASS)),
+                linear_length: half(record_offset::LINEAR) as usize,
+                tag: (half(record_offset::TAGGED) != 0).then_some(tag),
                 counters: decode_counters(&bytes),
                 frame,
             });
@@ -166,7 +168,7 @@ pub(super) fn attach_tagger(device: &str, side: TrafficDirection) -> Link {
     /// The helper BPF_FUNC_skb_vlan_push.
     const SKB_VLAN_PUSH: i32 = 18;
     let mut a = Assembler::new();
-    let (service, push, on) = (a.label(), a.label(), a.label());
+    let (service, push, on) = (a.new_label(), a.new_label(), a.new_label());
     a.push(Insn::mov(R6, R1));
     a.push(Insn::mov(R2, 0));
     a.push(Insn::mov(R3, R10));
@@ -193,7 +195,7 @@ pub(super) fn attach_tagger(device: &str, side: TrafficDirection) -> Link {
     let program = LoadParameters::new(program_kind(Hook::Tc), "tagger", &code).load();
     let program = program.unwrap_or_else(|why| panic!("{why}\n{}", why.log));
     let index = RouteSocket::open().unwrap().interface_by_name(device).unwrap().index;
-    Link::tcx(&program, index, side, ChainPosition::Head, None).unwrap()
+    Link::attach_tcx(&program, index, side, ChainPosition::Head, None).unwrap()
 }
 
 /// A packet that the attached program has recorded, with the result of the twin.
@@ -228,7 +230,7 @@ pub(super) struct RecordedVerdicts {
     states: Option<Vec<Vec<u8>>>,
 }
 
-impl TwinRunner for RecordedVerdicts {
+impl TwinJudge for RecordedVerdicts {
     fn name(&self) -> &str {
         "attached program"
     }
@@ -237,7 +239,7 @@ impl TwinRunner for RecordedVerdicts {
         self.rulings.next().expect("a ruling per packet")
     }
 
-    fn states(&mut self) -> Option<Vec<Vec<u8>>> {
+    fn filter_states(&mut self) -> Option<Vec<Vec<u8>>> {
         // The final state is known only after the last packet.
         self.rulings.as_slice().is_empty().then(|| self.states.clone()).flatten()
     }
@@ -255,7 +257,7 @@ fn instrument(program: &Program, point: AttachPoint) -> Program {
     }
     code.extend(recording_exit(number, program.counters.len(), point));
     let mut maps = program.maps.clone();
-    let value_size = records_map::RECORDS as u32 + RECORDS_SIZE + 2 * FRAME_MAX;
+    let value_size = records_map_offset::RECORDS as u32 + RECORDS_SIZE + 2 * FRAME_LENGTH_MAX;
     maps.push(MapSpec::array("witness", value_size));
     Program { code, maps, ..program.clone() }
 }
@@ -267,7 +269,7 @@ fn recording_entry(map: u32, point: AttachPoint) -> Vec<Insn> {
     let mut code = vec![
         Insn::mov(R6, R1),
         Insn::call(Helper::CpuId),
-        Insn::jump_if(Cond::Eq, R0, PROCESSOR as i32, 2),
+        Insn::jump_if(Cond::Eq, R0, TEST_PROCESSOR as i32, 2),
         Insn::mov(R0, point.pass_verdict()),
         Insn::exit(),
         Insn::mov(R1, R6),
@@ -276,7 +278,7 @@ fn recording_entry(map: u32, point: AttachPoint) -> Vec<Insn> {
         Insn::alu(Alu::Sub, R2, R3),
     ];
     code.extend(Insn::load_map_value(R3, map, 0));
-    code.push(Insn::store(Size::DW, R3, records_map::LINEAR, R2));
+    code.push(Insn::store(Size::DW, R3, records_map_offset::LINEAR, R2));
     code
 }
 
@@ -284,10 +286,10 @@ fn recording_entry(map: u32, point: AttachPoint) -> Vec<Insn> {
 /// r0 holds the class, and r6 the context.
 fn recording_exit(map: u32, counters: usize, point: AttachPoint) -> Vec<Insn> {
     let mut a = Assembler::new();
-    let (lost, on) = (a.label(), a.label());
+    let (lost, on) = (a.new_label(), a.new_label());
     a.push(Insn::mov(R9, R0));
     a.push_wide(Insn::load_map_value(R7, map, 0));
-    a.push(Insn::load(Size::DW, R8, R7, records_map::POSITION));
+    a.push(Insn::load(Size::DW, R8, R7, records_map_offset::POSITION));
     a.jump_if(Cond::Ge, R8, RECORDS_SIZE as i32, lost);
     // r7: the record, by an index whose bounds the verifier knows.
     a.push(Insn::alu(Alu::Add, R7, R8));
@@ -295,21 +297,21 @@ fn recording_exit(map: u32, counters: usize, point: AttachPoint) -> Vec<Insn> {
     for counter in 0..counters {
         a.push_wide(Insn::load_map_value(R1, 0, (counter * 8) as u32));
         a.push(Insn::load(Size::DW, R1, R1, 0));
-        a.push(store_field(Size::DW, record::COUNTERS + counter * 8, R1));
+        a.push(store_field(Size::DW, record_offset::COUNTERS + counter * 8, R1));
     }
-    let head = (record::COUNTERS + counters * 8) as i32;
+    let head = (record_offset::COUNTERS + counters * 8) as i32;
     emit_frame_copy(&mut a, head, point, lost);
     a.push(Insn::load(Size::DW, R1, R10, -8));
     a.push(Insn::alu(Alu::Add, R1, head + 7));
     a.push(Insn::alu(Alu::And, R1, -8));
     a.push(Insn::alu(Alu::Add, R8, R1));
     a.push_wide(Insn::load_map_value(R1, map, 0));
-    a.push(Insn::store(Size::DW, R1, records_map::POSITION, R8));
+    a.push(Insn::store(Size::DW, R1, records_map_offset::POSITION, R8));
     a.jump(on);
     a.bind(lost);
     a.push_wide(Insn::load_map_value(R1, map, 0));
     a.push(Insn::mov(R2, 1));
-    a.push(Insn::atomic(Size::DW, insn::atomic::ADD, R1, records_map::LOST, R2));
+    a.push(Insn::atomic(Size::DW, insn::atomic::ADD, R1, records_map_offset::LOST, R2));
     a.bind(on);
     a.push(Insn::mov(R0, point.pass_verdict()));
     a.push(Insn::exit());
@@ -319,33 +321,35 @@ fn recording_exit(map: u32, counters: usize, point: AttachPoint) -> Vec<Insn> {
 /// Emits code that writes the fields of a record that precede its counters. The code also stores
 /// the frame's length at stack offset -8.
 fn emit_record_header(a: &mut Assembler, map: u32, point: AttachPoint) {
-    a.push(store_field(Size::W, record::CLASS, R9));
+    a.push(store_field(Size::W, record_offset::CLASS, R9));
     a.push_wide(Insn::load_map_value(R1, map, 0));
-    a.push(Insn::load(Size::DW, R1, R1, records_map::LINEAR));
-    a.push(store_field(Size::W, record::LINEAR, R1));
+    a.push(Insn::load(Size::DW, R1, R1, records_map_offset::LINEAR));
+    a.push(store_field(Size::W, record_offset::LINEAR, R1));
     if point == AttachPoint::Xdp {
         a.push(Insn::mov(R1, R6));
         a.push(Insn::call(Helper::XdpBuffLen));
     } else {
         a.push(Insn::load(Size::W, R0, R6, 0));
-        for (from, to) in [(20, record::TAGGED), (24, record::TCI), (28, record::PROTOCOL)] {
+        for (from, to) in
+            [(20, record_offset::TAGGED), (24, record_offset::TCI), (28, record_offset::PROTOCOL)]
+        {
             a.push(Insn::load(Size::W, R1, R6, from));
             a.push(store_field(Size::W, to, R1));
         }
     }
-    a.push(store_field(Size::W, record::LENGTH, R0));
+    a.push(store_field(Size::W, record_offset::LENGTH, R0));
     a.push(Insn::store(Size::DW, R10, -8, R0));
 }
 
 /// Emits code that copies all bytes of the frame into its record.
 fn emit_frame_copy(a: &mut Assembler, head: i32, point: AttachPoint, lost: Label) {
     a.push(Insn::load(Size::DW, R4, R10, -8));
-    a.jump_if(Cond::Gt, R4, FRAME_MAX as i32, lost);
+    a.jump_if(Cond::Gt, R4, FRAME_LENGTH_MAX as i32, lost);
     a.jump_if(Cond::Lt, R4, 1, lost);
     a.push(Insn::mov(R1, R6));
     a.push(Insn::mov(R2, 0));
     a.push(Insn::mov(R3, R7));
-    a.push(Insn::alu(Alu::Add, R3, i32::from(records_map::RECORDS) + head));
+    a.push(Insn::alu(Alu::Add, R3, i32::from(records_map_offset::RECORDS) + head));
     let xdp = point == AttachPoint::Xdp;
     a.push(Insn::call(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes }));
     a.jump_if(Cond::Ne, R0, 0, lost);
@@ -353,5 +357,5 @@ fn emit_frame_copy(a: &mut Assembler, head: i32, point: AttachPoint, lost: Label
 
 /// Returns the instruction that stores a field of the record at r7.
 fn store_field(size: Size, at: usize, from: insn::Reg) -> Insn {
-    Insn::store(size, R7, records_map::RECORDS + at as i16, from)
+    Insn::store(size, R7, records_map_offset::RECORDS + at as i16, from)
 }

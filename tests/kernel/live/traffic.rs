@@ -30,12 +30,12 @@ const ADDRESS_PAIRS: [[&str; 2]; 5] = [
 ];
 
 /// The network that twins are attached to: a veth pair with a client and a server.
-pub(super) struct Network {
+pub(super) struct TestNetwork {
     pub(super) pair: NamespacePair,
     ends: &'static [[&'static str; 2]],
 }
 
-impl Network {
+impl TestNetwork {
     /// Creates a veth pair with a large MTU and, if the kernel supports them, VLAN devices at both
     /// ends. Reports a skip and returns `None` without the required privileges.
     pub(super) fn new() -> Option<Self> {

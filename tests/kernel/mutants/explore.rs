@@ -7,8 +7,8 @@
 //! tag in metadata. A frame with a new path becomes a seed. No code here depends on a protocol.
 
 use ebpf::emit::Outcome;
-use ebpf::exam::{Interpreter, TwinRunner as _, TwinVerdict};
-use ebpf::insn::{SOURCE_REG, class};
+use ebpf::exam::{InterpreterJudge, TwinJudge as _, TwinVerdict};
+use ebpf::insn::{REGISTER_OPERAND_BIT, class};
 use ebpf::interpret::{Packet, Tag};
 use ebpf::{Hook, Program};
 use std::collections::{BTreeSet, HashSet, VecDeque};
@@ -161,7 +161,7 @@ pub(super) fn explore_paths(
     }
     let constants = immediate_operands(program);
     while let Some(case) = explorer.begin.pop_front().filter(|_| explorer.runs_left > 0) {
-        explorer.shape_variants(&case);
+        explorer.try_shape_variants(&case);
         explorer.try_constants(&case, &constants);
     }
     explorer.all
@@ -172,7 +172,7 @@ impl PacketSearch<'_> {
     /// covers the result and the number of executed instructions.
     fn run_case(&mut self, case: &OwnedPacket) -> u64 {
         self.runs_left = self.runs_left.saturating_sub(1);
-        let mut interpreter = Interpreter::new(self.program);
+        let mut interpreter = InterpreterJudge::new(self.program);
         let ruling = match interpreter.judge(&case.packet()) {
             TwinVerdict::Answered {
                 outcome: Outcome::Class(class),
@@ -185,7 +185,7 @@ impl PacketSearch<'_> {
             TwinVerdict::Refused(_) | TwinVerdict::Broken(_) => (None, Vec::new(), None),
         };
         let mut hasher = DefaultHasher::new();
-        (ruling, interpreter.steps()).hash(&mut hasher);
+        (ruling, interpreter.executed_instruction_count()).hash(&mut hasher);
         hasher.finish()
     }
 
@@ -224,7 +224,7 @@ impl PacketSearch<'_> {
 
     /// Tries variants of a packet: truncated at every length and, if the hook can receive such
     /// packets, not linear, with tags in metadata, and with a partial checksum.
-    fn shape_variants(&mut self, case: &OwnedPacket) {
+    fn try_shape_variants(&mut self, case: &OwnedPacket) {
         let depth = (self.program.read_end as usize + 4).min(case.bytes.len());
         let cut = |end| OwnedPacket { bytes: case.bytes[..end].to_vec(), ..case.clone() };
         // Removing a tag needs a whole header.
@@ -272,7 +272,7 @@ impl PacketSearch<'_> {
 /// Returns the immediate operands of all arithmetic instructions and conditional jumps, except
 /// small negative numbers (0xffff_0000 and above).
 fn immediate_operands(program: &Program) -> BTreeSet<u32> {
-    let immediate = program.code.iter().filter(|insn| insn.code & SOURCE_REG == 0);
+    let immediate = program.code.iter().filter(|insn| insn.code & REGISTER_OPERAND_BIT == 0);
     let used = immediate.filter(|insn| {
         matches!(insn.class(), class::JMP | class::JMP32 | class::ALU | class::ALU64)
             && !matches!(insn.code, 0x05 | 0x85 | 0x95)

@@ -7,7 +7,7 @@
 
 use super::explore::OwnedPacket;
 use ebpf::Program;
-use ebpf::exam::{Interpreter, Mutant, TwinRunner as _, TwinVerdict};
+use ebpf::exam::{InterpreterJudge, Mutant, TwinJudge as _, TwinVerdict};
 use ebpf::insn::Insn;
 use std::fmt;
 
@@ -48,7 +48,7 @@ pub(super) fn find_revealing_packet(
 ) -> MutantSearchResult {
     let probe = with_fault_at(sound, mutant.at);
     let comes = |case: &&OwnedPacket| {
-        matches!(Interpreter::new(&probe).judge(&case.packet()), TwinVerdict::Broken(_))
+        matches!(InterpreterJudge::new(&probe).judge(&case.packet()), TwinVerdict::Broken(_))
     };
     let all: Vec<&OwnedPacket> = cases.iter().filter(comes).collect();
     let step = all.len().div_ceil(SEEDS_MAX).max(1);
@@ -74,9 +74,9 @@ pub(super) fn find_revealing_packet(
 /// Returns true if the two programs, both run from their initial states, differ in result or state
 /// for this packet.
 pub(super) fn programs_differ(sound: &Program, other: &Program, case: &OwnedPacket) -> bool {
-    let (mut one, mut two) = (Interpreter::new(sound), Interpreter::new(other));
+    let (mut one, mut two) = (InterpreterJudge::new(sound), InterpreterJudge::new(other));
     let packet = case.packet();
-    one.judge(&packet) != two.judge(&packet) || one.states() != two.states()
+    one.judge(&packet) != two.judge(&packet) || one.filter_states() != two.filter_states()
 }
 
 /// Returns the program with a faulting instruction in place of the instruction at `at`.

@@ -13,10 +13,10 @@
 mod explore;
 mod frame_search;
 
-use super::corpus::boundaries::{boundary_frames, kernel_layouts, truncated_at_headers};
+use super::corpus::boundaries::{boundary_frames, packets_in_all_layouts, truncated_at_headers};
 use super::judge::KernelJudge;
 use ebpf::emit::Target;
-use ebpf::exam::{self, Interpreter, Mutant, TwinRunner as _, TwinVerdict};
+use ebpf::exam::{self, InterpreterJudge, Mutant, TwinJudge as _, TwinVerdict};
 use ebpf::insn::{Insn, class};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
@@ -120,20 +120,20 @@ impl OriginalTwin {
         cases.extend(joined.iter().map(|frame| OwnedPacket::from_bytes(frame)));
         // Check of the sound twin: those frames belong to the exam.
         let (mut user, mut twin) =
-            (ReferenceChain::new(chain, &program), Interpreter::new(&program));
+            (ReferenceChain::new(chain, &program), InterpreterJudge::new(&program));
         let differ = |differ| panic!("`{}` for {target:?}: {differ}", request_text(chain));
         let all = cases.iter().map(OwnedPacket::packet);
-        exam::compare(&mut [&mut user, &mut twin], all).unwrap_or_else(differ);
+        exam::compare_judges(&mut [&mut user, &mut twin], all).unwrap_or_else(differ);
         // With failing allocations it is correct or unsure.
         let (mut user, mut twin) = (
             ReferenceChain::new(chain, &program),
-            Interpreter::new(&program).with_failing_pull_data(),
+            InterpreterJudge::new(&program).with_failing_pull_data(),
         );
         let some = cases.iter().step_by(97).map(OwnedPacket::packet);
-        exam::compare(&mut [&mut user, &mut twin], some).unwrap_or_else(differ);
-        let mut twin = Interpreter::new(&program);
+        exam::compare_judges(&mut [&mut user, &mut twin], some).unwrap_or_else(differ);
+        let mut twin = InterpreterJudge::new(&program);
         let ruling = cases.iter().map(|case| twin.judge(&case.packet())).collect();
-        let kept = twin.states();
+        let kept = twin.filter_states();
         let mut sound = Self { program, cases, ruling, kept, results_without_memory: Vec::new() };
         sound.results_without_memory = sound.results_with_failing_allocations(&sound.program);
         Some(sound)
@@ -142,7 +142,7 @@ impl OriginalTwin {
     /// Returns the results of a program for some packets while the kernel fails to linearize frames
     /// or to make them writable.
     fn results_with_failing_allocations(&self, program: &Program) -> Vec<TwinVerdict> {
-        let mut twin = Interpreter::new(program).with_failing_pull_data();
+        let mut twin = InterpreterJudge::new(program).with_failing_pull_data();
         let some =
             self.cases.iter().step_by(self.cases.len().div_ceil(ALLOCATION_FAILURE_PACKETS).max(1));
         some.map(|case| twin.judge(&case.packet())).collect()
@@ -150,10 +150,10 @@ impl OriginalTwin {
 
     /// Returns true if the mutant's results or states for the test packets differ from the twin's.
     fn differs_from_mutant(&self, mutant: &Program) -> bool {
-        let mut twin = Interpreter::new(mutant);
+        let mut twin = InterpreterJudge::new(mutant);
         let mut both = self.cases.iter().zip(&self.ruling);
         both.any(|(case, ruling)| twin.judge(&case.packet()) != *ruling)
-            || twin.states() != self.kept
+            || twin.filter_states() != self.kept
             || self.results_with_failing_allocations(mutant) != self.results_without_memory
     }
 }
@@ -250,7 +250,7 @@ fn detect_paired_twin_mutations(
 /// for tc, frames that are not linear or have a tag in metadata.
 fn packets_for_target(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
     let mut packets = match target.hook {
-        Hook::Tc => kernel_layouts(frames),
+        Hook::Tc => packets_in_all_layouts(frames),
         Hook::Xdp | Hook::Socket | Hook::Cgroup => {
             frames.iter().map(|frame| Packet::new(frame)).collect()
         }

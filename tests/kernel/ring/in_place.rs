@@ -5,8 +5,8 @@
 use super::scratch::Scratch;
 use super::{Tap, WAKE_POLICY, numbered_frame, processor_count, send_frames, veth_pair};
 use abi::{BlockFlags, BlockMetadata, Class, Entry, Marks, RichPointer};
-use endpoint::source::kernel::in_place::FramesInPlace;
-use endpoint::source::kernel::reader::{ExportedFrame, Reader as Walk};
+use endpoint::source::kernel::frames_in_place::FramesInPlace;
+use endpoint::source::kernel::reader::{ExportedFrame, KernelRingReader as Walk};
 use endpoint::{OpenArguments, Sink};
 use filter::{Arguments, Batch, BatchMemory, LANES};
 use std::path::Path;
@@ -16,13 +16,13 @@ use testkit::net::wait_until;
 
 /// Lengths of the frames in rotation, below and above the length up to which `pcap` copies frames.
 const MIXED_FRAME_LENGTHS: [usize; 3] = [40, 300, 1400];
-const ETHERNET: u16 = 1;
+const ETHERNET_LINK_TYPE: u16 = 1;
 
 fn mixed_length_frame(number: u32) -> Vec<u8> {
     numbered_frame(number, MIXED_FRAME_LENGTHS[number as usize % MIXED_FRAME_LENGTHS.len()])
 }
 
-fn open_pcap(path: &Path, frames: &Arc<FramesInPlace>) -> Box<dyn Sink> {
+fn open_pcap_sink(path: &Path, frames: &Arc<FramesInPlace>) -> Box<dyn Sink> {
     let entry = endpoint::SINKS.iter().find(|entry| entry.description.name == "pcap").unwrap();
     let path = path.to_str().unwrap();
     let arguments: Arguments =
@@ -44,7 +44,7 @@ fn next_batch(
     walk.load_writer_positions();
     while let Some(exported) = walk.front_frame().filter(|_| all.len() < most) {
         let place = batch.add_frame(exported);
-        let marks = Marks::frame(ETHERNET, place.length(), exported.header.length);
+        let marks = Marks::frame(ETHERNET_LINK_TYPE, place.length(), exported.header.length);
         let context = BlockMetadata { time: 1, session: 0, origin: 0, flags: BlockFlags::NONE };
         let pointer = RichPointer::new(frames.id(), place, Class::YES);
         assert!(memory.columns.push(Entry::new(pointer, context, marks)));
@@ -76,7 +76,7 @@ fn v8_pcap_omits_and_counts_overwritten_frames() {
     let mut walk = Walk::new(Arc::clone(&tap.rings), vec![0]);
     let folder = Scratch::new();
     let path = folder.path("seen.pcap");
-    let mut sink = open_pcap(&path, &frames);
+    let mut sink = open_pcap_sink(&path, &frames);
     let mut sent = 0;
     let mut send = |count: u32| {
         send_frames(&pair, &(sent..sent + count).map(mixed_length_frame).collect::<Vec<_>>());

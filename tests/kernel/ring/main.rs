@@ -12,7 +12,7 @@ mod reader;
 mod scratch;
 
 use ebpf::emit::tap::{WakePolicy, WakeupTarget};
-use endpoint::source::kernel::reader::Reader as Walk;
+use endpoint::source::kernel::reader::KernelRingReader as Walk;
 use program::NO_DOORBELL;
 use reader::{FrameContent, Reader, ReaderCounts};
 use std::io::{Read as _, Write as _};
@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 use sys::bpf::RunStatisticsGuard;
 use sys::bpf::ring::region_offset::{FAILED_COPIES, NOTIFICATION_COUNTS};
 use sys::bpf::{
-    ChainPosition, Link, Listener, Program, ProgramKind, ProgramRings, RingBuffer, RingsLayout,
-    TrafficDirection,
+    ChainPosition, Link, Program, ProgramKind, ProgramRings, RingBuffer, RingBufferListener,
+    RingsLayout, TrafficDirection,
 };
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, QdiscMode};
@@ -60,7 +60,7 @@ impl Tap {
         let link = pair.server.run_in_network_namespace(|| {
             let index =
                 RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
-            Link::tcx(&program, index, TrafficDirection::Ingress, ChainPosition::Head, None)
+            Link::attach_tcx(&program, index, TrafficDirection::Ingress, ChainPosition::Head, None)
                 .unwrap()
         });
         Self { rings, doorbell, program, _link: link }
@@ -71,11 +71,11 @@ impl Tap {
     }
 
     fn frames_produced(&self) -> u64 {
-        self.sum_rings(|cpu| self.rings.region(cpu).unwrap().head(0))
+        self.sum_rings(|cpu| self.rings.cpu_ring(cpu).unwrap().sink_pointer_count(0))
     }
 
     fn sum_ring_word(&self, at: u32) -> u64 {
-        self.sum_rings(|cpu| self.rings.region(cpu).unwrap().scratch(at).unwrap())
+        self.sum_rings(|cpu| self.rings.cpu_ring(cpu).unwrap().scratch_word(at).unwrap())
     }
 
     fn start_readers(&self, count: usize, content: FrameContent) -> Vec<Reader> {
@@ -97,7 +97,7 @@ fn veth_pair(addresses: bool) -> Option<NamespacePair> {
 fn numbered_frame(number: u32, length: usize) -> Vec<u8> {
     let fill = (0..length).map(|at| (number as usize + at) as u8);
     let payload = [&number.to_be_bytes()[..], &fill.collect::<Vec<u8>>()].concat();
-    Frame::ethernet().ethertype(0x88b5, &payload)
+    Frame::ethernet().link_payload(0x88b5, &payload)
 }
 
 /// Sends `count` frames of mixed lengths.
@@ -154,7 +154,7 @@ fn send_and_check_counts(
         assert!(one.got > 0, "{one:?}");
     }
     // Doorbells ring by time, by bytes, and once more per CPU.
-    let committed = tap.sum_rings(|cpu| tap.rings.region(cpu).unwrap().committed_position());
+    let committed = tap.sum_rings(|cpu| tap.rings.cpu_ring(cpu).unwrap().committed_position());
     let limit =
         took.as_millis() as u64 + committed / u64::from(WAKE_POLICY.bytes) + u64::from(shape.cpus);
     assert!(doorbells > 0 && doorbells <= limit, "{doorbells} of {limit}");
@@ -200,7 +200,7 @@ fn reader_with_pending_notifications_is_not_woken() {
     };
     let each = WakePolicy { blocks: 1, apart_ns: 0, target: WakeupTarget::Consumer, ..NO_DOORBELL };
     let mut tap = Tap::new(&pair, shape, each);
-    let listener = Listener::new(&[tap.doorbell.as_fd()]).unwrap();
+    let listener = RingBufferListener::new(&[tap.doorbell.as_fd()]).unwrap();
     for _ in 0..3 {
         send_numbered_frames(&pair, 1);
         assert!(listener.wait(RING_WAIT_MAX), "all was taken out before");
@@ -233,7 +233,7 @@ fn frames_without_a_reader_are_only_counted() {
         WakePolicy { bytes: shape.bytes / 4, target: WakeupTarget::Consumer, ..WAKE_POLICY };
     let mut tap = Tap::new(&pair, shape, doorbell);
     let committed =
-        |tap: &Tap| tap.sum_rings(|cpu| tap.rings.region(cpu).unwrap().committed_position());
+        |tap: &Tap| tap.sum_rings(|cpu| tap.rings.cpu_ring(cpu).unwrap().committed_position());
     let mut sent = 0;
     let mut copies = |tap: &Tap, count: u32| {
         let before = committed(tap);

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use endpoint::source::kernel::reader;
-use sys::bpf::{FramePointer, Listener, ProgramRings, RingBuffer, RingsLayout};
+use sys::bpf::{FramePointer, ProgramRings, RingBuffer, RingBufferListener, RingsLayout};
 use sys::descriptor;
 
 /// User id of `nobody`, as which the reader process runs if possible.
-const OTHER_USER: u32 = 65_534;
+const UNPRIVILEGED_UID: u32 = 65_534;
 /// Polling interval of a reader that is not notified.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The counts of a reader: the frames that it received, lost or found to be torn, and others.
@@ -50,7 +50,7 @@ impl Reader {
         doorbell: &RingBuffer,
         content: FrameContent,
     ) -> Self {
-        let (socket, theirs) = descriptor::pair().unwrap();
+        let (socket, theirs) = descriptor::socket_pair().unwrap();
         let start = |user: Option<u32>| {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args(["--exact", "--ignored", "--nocapture", "child_process_runs_reader"]);
@@ -60,7 +60,7 @@ impl Reader {
             }
             command.spawn()
         };
-        let child = start(Some(OTHER_USER)).or_else(|why: io::Error| {
+        let child = start(Some(UNPRIVILEGED_UID)).or_else(|why: io::Error| {
             println!("readers of the same user: {why}");
             start(None)
         });
@@ -114,7 +114,7 @@ pub(crate) fn run_reader() {
     let content = if word(5) == 0 { FrameContent::Numbered } else { FrameContent::Counting };
     let doorbell = descriptors.pop().unwrap();
     let rings = ProgramRings::from_received(descriptors.pop().unwrap(), shape).unwrap();
-    let listener = Listener::new(&[doorbell.as_fd()]).unwrap();
+    let listener = RingBufferListener::new(&[doorbell.as_fd()]).unwrap();
     let mut counts = ReaderCounts::default();
     let mut walk = CheckingReader::new(rings, content);
     descriptor::send(&socket, b"r", &[]).unwrap();
@@ -142,7 +142,7 @@ pub(crate) fn run_reader() {
 
 /// A wrapper around the product's ring reader that checks the content of every frame.
 struct CheckingReader {
-    reader: reader::Reader,
+    reader: reader::KernelRingReader,
     content: FrameContent,
     frame: Vec<u8>,
 }
@@ -150,7 +150,7 @@ struct CheckingReader {
 impl CheckingReader {
     fn new(rings: ProgramRings, content: FrameContent) -> Self {
         let frame = vec![0; rings.layout().record_max as usize];
-        Self { reader: reader::Reader::new(Arc::new(rings), vec![0]), content, frame }
+        Self { reader: reader::KernelRingReader::new(Arc::new(rings), vec![0]), content, frame }
     }
 
     /// Reads the available frames; returns their number.

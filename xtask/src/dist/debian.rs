@@ -22,7 +22,8 @@ const CORE_PACKAGE_BYTES_MAX: usize = 15 << 20;
 const DEBIAN_REVISION: &str = "1";
 
 /// The packages, each with the manifest `NAME.toml` in `dist/debian`.
-const PACKAGES: [&str; 4] = ["streamline", "libstreamline", "libstreamline-dev", "streamline-page"];
+const DEBIAN_PACKAGES: [&str; 4] =
+    ["streamline", "libstreamline", "libstreamline-dev", "streamline-page"];
 
 /// The release from which Debian packages are made, and the root of the working tree.
 #[derive(Debug)]
@@ -43,7 +44,10 @@ impl DebianRelease<'_> {
         if !self.release.quick {
             check_size(files)?;
         }
-        PACKAGES.iter().map(|name| self.pack_package(name, files, (scratch, output))).collect()
+        DEBIAN_PACKAGES
+            .iter()
+            .map(|name| self.pack_package(name, files, (scratch, output)))
+            .collect()
     }
 
     fn pack_package(
@@ -64,14 +68,14 @@ impl DebianRelease<'_> {
         }));
         stage::write_files(&home, &all).map_err(|why| why.to_string())?;
         self.write_manifest(name, &home, &all).map_err(|why| why.to_string())?;
-        let mut deb = cargo::cargo(&home);
+        let mut deb = cargo::cargo_command(&home);
         deb.args(["deb", "--no-build", "--no-strip", "--quiet", "--output"]).arg(output);
         deb.args(["--deb-revision", DEBIAN_REVISION]);
         if self.release.quick {
             deb.arg("--fast");
         }
         deb.env("SOURCE_DATE_EPOCH", &self.release.epoch).env_remove("CARGO_TARGET_DIR");
-        if !cargo::run(&mut deb) {
+        if !cargo::run_command(&mut deb) {
             return Err(format!("cargo-deb has not made {name}"));
         }
         let start = format!("{name}_{}-{}_", self.release.version, DEBIAN_REVISION);
@@ -137,7 +141,7 @@ impl DebianRelease<'_> {
 
 /// Runs lintian on the packages. Fails if lintian reports errors or warnings. Returns true if the
 /// packages were checked, or false if lintian is not installed.
-pub(super) fn check(packages: &[PathBuf]) -> Result<bool, String> {
+pub(super) fn check_with_lintian(packages: &[PathBuf]) -> Result<bool, String> {
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error,warning", "--suppress-tags"]);
     // These warnings do not apply: the maintainer's address has no real domain, and the first
@@ -155,7 +159,7 @@ pub(super) fn check(packages: &[PathBuf]) -> Result<bool, String> {
 fn check_size(files: &[InstallFile]) -> Result<(), String> {
     let is_core = |file: &&InstallFile| {
         let package = debian_path(&file.to).map(|path| debian_package_of_file(&path));
-        file.mode == 0o755 && package == Some(PACKAGES[0])
+        file.mode == 0o755 && package == Some(DEBIAN_PACKAGES[0])
     };
     let size: usize = files.iter().filter(is_core).map(|file| file.bytes.len()).sum();
     println!("core: {} kB of {} kB", size >> 10, CORE_PACKAGE_BYTES_MAX >> 10);
@@ -169,7 +173,7 @@ fn check_size(files: &[InstallFile]) -> Result<(), String> {
 
 /// Returns the name of the Debian package that contains the file at this path.
 fn debian_package_of_file(path: &Path) -> &'static str {
-    let [program, library, development, page] = PACKAGES;
+    let [program, library, development, page] = DEBIAN_PACKAGES;
     let is_of = |folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
     if is_of(&["usr/include", "usr/lib/pkgconfig", "usr/lib/libstreamline.a"]) {
         development

@@ -22,7 +22,7 @@ mod stage;
 mod trial;
 
 use crate::cargo;
-use crate::install::PACKAGES;
+use crate::install::PRODUCT_PACKAGES;
 use crate::install::file_list::{self, InstallFile, InstallSource, write_atomically};
 use crate::outcome::Outcome;
 use debian::DebianRelease;
@@ -89,7 +89,7 @@ pub(crate) fn dist(root: &Path, arguments: &[String]) -> Outcome {
         false => build_all_packages(root, &options),
     };
     let tried = made.and_then(|packages| match &options.trial {
-        Some(suite) => trial::run(&cargo::target_directory(root), suite, &packages),
+        Some(suite) => trial::run_trial(&cargo::target_directory(root), suite, &packages),
         None => Ok(()),
     });
     match tried {
@@ -133,12 +133,12 @@ fn build_all_packages(root: &Path, options: &Options) -> Result<Vec<PathBuf>, St
         stage::create_empty_directory(folder)
             .map_err(|why| format!("{}: {why}", folder.display()))?;
     }
-    let built = release::build(root, &release, None)?;
+    let built = release::build_release(root, &release, None)?;
     strip_static_library(&built)?;
     let installed = |built: &Path, prefix: &str, libraries: bool| {
         let prefix = Path::new(prefix);
         let source = InstallSource { built, prefix, bench: false, libraries };
-        file_list::all(root, &source).map_err(|why| why.to_string())
+        file_list::read_all_files(root, &source).map_err(|why| why.to_string())
     };
     let debian = DebianRelease { root, release: &release };
     let files = installed(&built, DEBIAN_PREFIX, true)?;
@@ -152,14 +152,14 @@ fn build_all_packages(root: &Path, options: &Options) -> Result<Vec<PathBuf>, St
             std::fs::read(&readme).map_err(|why| format!("{}: {why}", readme.display()))?;
         files.push(InstallFile::new("README", "how to install", readme));
         stage::write_files(&scratch.join(&name), &files).map_err(|why| why.to_string())?;
-        stage::pack(&scratch, &name, &output, &release)
+        stage::pack_tarball(&scratch, &name, &output, &release)
     };
     tarball(installed(&built, TARBALL_PREFIX, true)?, "gnu")?;
     if with_static {
-        let built = release::build(root, &release, Some(STATIC_TARGET))?;
+        let built = release::build_release(root, &release, Some(STATIC_TARGET))?;
         tarball(installed(&built, TARBALL_PREFIX, false)?, "static")?;
     }
-    let components = sbom::component_list(root, &release, &PACKAGES)?;
+    let components = sbom::component_list(root, &release, &PRODUCT_PACKAGES)?;
     let name = format!("streamline-{}.cdx.json", release.version);
     let recipe = std::fs::read(root.join("dist/container/Containerfile"));
     let recipe = recipe.map_err(|why| format!("dist/container/Containerfile: {why}"))?;
@@ -167,7 +167,7 @@ fn build_all_packages(root: &Path, options: &Options) -> Result<Vec<PathBuf>, St
         write_atomically(&output.join(name), bytes, 0o644).map_err(|why| why.to_string())?;
     }
     write_checksums(&output)?;
-    if !debian::check(&packages)? {
+    if !debian::check_with_lintian(&packages)? {
         println!("left out: lintian is not installed");
     }
     Ok(packages)

@@ -5,7 +5,7 @@
 //! the commit, and environment variables that change the code are not passed on.
 
 use crate::cargo;
-use crate::install::PACKAGES;
+use crate::install::PRODUCT_PACKAGES;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -108,7 +108,7 @@ impl Release {
 
 /// Builds all packages of the product or, for the compilation target `target`, only the program
 /// `streamline`. Returns the directory with the built files.
-pub(super) fn build(
+pub(super) fn build_release(
     root: &Path,
     release: &Release,
     target: Option<&str>,
@@ -120,7 +120,7 @@ pub(super) fn build(
     shell.args(["-c", "umask 022; exec \"$@\"", "sh"]);
     shell.arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     shell.args(["build", "--release", "--locked", "--target-dir"]).arg(&target_dir);
-    for setting in settings(root, &target_dir)? {
+    for setting in cargo_settings(root, &target_dir)? {
         shell.args(["--config", &setting]);
     }
     let optimization: &[&str] = match release.quick {
@@ -133,7 +133,7 @@ pub(super) fn build(
     for name in SIZE_OPTIMIZED_CRATES.into_iter().filter(|_| !release.quick) {
         shell.args(["--config", &format!("profile.release.package.{name}.opt-level=\"s\"")]);
     }
-    let packages = if target.is_some() { &PACKAGES[..1] } else { &PACKAGES };
+    let packages = if target.is_some() { &PRODUCT_PACKAGES[..1] } else { &PRODUCT_PACKAGES };
     shell.args(packages.iter().flat_map(|package| ["--package", package]));
     shell.args(target.into_iter().flat_map(|target| ["--target", target]));
     let unwanted = std::env::vars_os().map(|(name, _)| name);
@@ -147,7 +147,7 @@ pub(super) fn build(
     shell.env("SOURCE_DATE_EPOCH", &release.epoch).env("STREAMLINE_COMMIT", &release.commit);
     shell.env("CARGO_INCREMENTAL", "0").env("LC_ALL", "C").env("TZ", "UTC");
     shell.current_dir(root).stdin(Stdio::null());
-    if !cargo::run(&mut shell) {
+    if !cargo::run_command(&mut shell) {
         return Err("the build failed".to_owned());
     }
     Ok(target.map_or_else(|| target_dir.clone(), |name| target_dir.join(name)).join("release"))
@@ -155,7 +155,7 @@ pub(super) fn build(
 
 /// Returns cargo's settings for the build: no debug information, and no path of this machine in the
 /// output.
-fn settings(root: &Path, target_dir: &Path) -> Result<Vec<String>, String> {
+fn cargo_settings(root: &Path, target_dir: &Path) -> Result<Vec<String>, String> {
     let rustc = |words: &[&str]| program_output(Command::new("rustc").args(words));
     let sysroot = rustc(&["--print", "sysroot"])?;
     let about = rustc(&["--version", "--verbose"])?;

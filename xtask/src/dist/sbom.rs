@@ -25,7 +25,7 @@ pub(super) fn component_list(
     release: &Release,
     packages: &[&str],
 ) -> Result<String, String> {
-    let mut tree = cargo::cargo(root);
+    let mut tree = cargo::cargo_command(root);
     tree.args(["tree", "--locked", "--edges", "normal,no-proc-macro", "--prefix", "depth"]);
     tree.args(["--format", "\t{p}\t{l}"]);
     tree.args(packages.iter().flat_map(|package| ["--package", package]));
@@ -84,28 +84,28 @@ fn format_list(
     components: &BTreeMap<PackageVersion, LinkedPackage>,
     checksums: &BTreeMap<PackageVersion, String>,
 ) -> String {
-    let version = quote(&release.version);
+    let version = quote_json(&release.version);
     let mut rows = Vec::new();
     let mut edges = Vec::new();
     for (package @ (name, number), component) in components {
         // The licence expressions of old packages have a slash for `or`.
         let licence = component.licence.replace('/', " OR ");
         let hashes = checksums.get(package).map_or_else(String::new, |sum| {
-            format!(",\"hashes\":[{{\"alg\":\"SHA-256\",\"content\":{}}}]", quote(sum))
+            format!(",\"hashes\":[{{\"alg\":\"SHA-256\",\"content\":{}}}]", quote_json(sum))
         });
         rows.push(format!(
             "{{\"type\":\"library\",\"bom-ref\":{reference},\"name\":{},\"version\":{},\
              \"licenses\":[{{\"expression\":{}}}],\"purl\":{reference}{hashes}}}",
-            quote(name),
-            quote(number),
-            quote(&licence),
-            reference = quote(&reference(package)),
+            quote_json(name),
+            quote_json(number),
+            quote_json(&licence),
+            reference = quote_json(&package_url(package)),
         ));
         let used: Vec<String> =
-            component.dependencies.iter().map(|used| quote(&reference(used))).collect();
+            component.dependencies.iter().map(|used| quote_json(&package_url(used))).collect();
         edges.push(format!(
             "{{\"ref\":{},\"dependsOn\":[{}]}}",
-            quote(&reference(package)),
+            quote_json(&package_url(package)),
             used.join(",")
         ));
     }
@@ -115,8 +115,8 @@ fn format_list(
          \"product\",\"name\":\"streamline\",\"version\":{version},\"licenses\":[{{\"expression\":\
          \"Apache-2.0 OR MIT\"}}],\"properties\":[{{\"name\":\"commit\",\"value\":{}}}]}}}},\n\
          \"components\":[\n{}\n],\n\"dependencies\":[\n{}\n]}}\n",
-        quote(time),
-        quote(&release.commit),
+        quote_json(time),
+        quote_json(&release.commit),
         rows.join(",\n"),
         edges.join(",\n"),
     )
@@ -124,12 +124,12 @@ fn format_list(
 
 /// Returns the package URL (purl) of a package. In the list of components, the URL also serves as
 /// the reference to the package.
-fn reference((name, version): &PackageVersion) -> String {
+fn package_url((name, version): &PackageVersion) -> String {
     format!("pkg:cargo/{name}@{}", version.replace('+', "%2B"))
 }
 
 /// Returns the text as a JSON string.
-fn quote(text: &str) -> String {
+fn quote_json(text: &str) -> String {
     let escape = |letter: char| match letter {
         '"' | '\\' => format!("\\{letter}"),
         letter if letter.is_control() => format!("\\u{:04x}", u32::from(letter)),

@@ -13,16 +13,16 @@ pub(super) fn create_empty_directory(folder: &Path) -> io::Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;
     }
-    create_folder(folder)
+    create_directory(folder)
 }
 
 /// Creates a directory and its missing parents. All users may read them regardless of the umask.
-fn create_folder(folder: &Path) -> io::Result<()> {
+fn create_directory(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
     if let Some(parent) = folder.parent() {
-        create_folder(parent)?;
+        create_directory(parent)?;
     }
     fs::create_dir(folder)?;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))
@@ -32,7 +32,7 @@ fn create_folder(folder: &Path) -> io::Result<()> {
 pub(super) fn write_files(folder: &Path, files: &[InstallFile]) -> io::Result<()> {
     for file in files {
         let path = folder.join(&file.to);
-        create_folder(path.parent().unwrap_or(folder))?;
+        create_directory(path.parent().unwrap_or(folder))?;
         file.write(&path)?;
     }
     Ok(())
@@ -40,7 +40,7 @@ pub(super) fn write_files(folder: &Path, files: &[InstallFile]) -> io::Result<()
 
 /// Packs the directory `name` in `parent` into `NAME.tar.gz` in `output`. Owner and times do not
 /// depend on this machine, and the files are sorted by name.
-pub(super) fn pack(
+pub(super) fn pack_tarball(
     parent: &Path,
     name: &str,
     output: &Path,

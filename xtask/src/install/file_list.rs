@@ -72,13 +72,16 @@ pub(crate) fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Resu
 }
 
 /// Reads all files to install from the build output and the working tree.
-pub(crate) fn all(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<InstallFile>> {
+pub(crate) fn read_all_files(
+    root: &Path,
+    source: &InstallSource<'_>,
+) -> io::Result<Vec<InstallFile>> {
     let program = source.built.join("streamline");
     let bench = source.bench.then_some(("streamline-bench", "`streamline bench`"));
     let page = source.libraries.then_some(("streamline-page", "`streamline page`"));
     let mut files = Vec::new();
     for (name, what) in [("streamline", "the program")].into_iter().chain(page).chain(bench) {
-        let bytes = read(&source.built.join(name))?;
+        let bytes = read_bytes(&source.built.join(name))?;
         files.push(InstallFile::new(Path::new("bin").join(name), what, bytes));
     }
     if source.libraries {
@@ -96,13 +99,13 @@ pub(crate) fn all(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<Ins
     for path in files_in(&root.join("examples"))? {
         let name = path.file_name().unwrap_or_default().to_owned();
         let to = Path::new("share/streamline/examples").join(name);
-        files.push(InstallFile::new(to, "examples", read(&path)?));
+        files.push(InstallFile::new(to, "examples", read_bytes(&path)?));
     }
     for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
         let to = Path::new("share/streamline").join(name);
-        files.push(InstallFile::new(to, "licences", read(&root.join(name))?));
+        files.push(InstallFile::new(to, "licences", read_bytes(&root.join(name))?));
     }
-    let dashboard = read(&root.join("dist/grafana/streamline.json"))?;
+    let dashboard = read_bytes(&root.join("dist/grafana/streamline.json"))?;
     files.push(InstallFile::new("share/streamline/grafana.json", "for Grafana", dashboard));
     if source.is_system_wide() {
         files.extend(service_files(root, source)?);
@@ -118,18 +121,18 @@ fn library_files(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<Inst
         ("libstreamline_pcap.so", "for `streamline exec`"),
         ("libstreamline_udp.so", "for `streamline exec --with=udp`"),
     ] {
-        let library = read(&source.built.join(name))?;
+        let library = read_bytes(&source.built.join(name))?;
         files.push(InstallFile::new(Path::new("lib/streamline").join(name), purpose, library));
     }
     for suffix in ["so", "a"] {
-        let library = read(&source.built.join(format!("libstreamline_c.{suffix}")))?;
+        let library = read_bytes(&source.built.join(format!("libstreamline_c.{suffix}")))?;
         let to = format!("lib/libstreamline.{suffix}");
         files.push(InstallFile::new(to, "for C programs", library));
     }
     let capi = root.join("crates/capi");
-    let python = read(&capi.join("python/streamline.py"))?;
+    let python = read_bytes(&capi.join("python/streamline.py"))?;
     files.push(InstallFile::new("share/streamline/python/streamline.py", "for Python", python));
-    let header = read(&capi.join("include/streamline.h"))?;
+    let header = read_bytes(&capi.join("include/streamline.h"))?;
     files.push(InstallFile::new("include/streamline.h", "for C programs", header));
     let about = replace_prefix(&read_text(&capi.join("streamline.pc"))?, source.prefix);
     let to = "lib/pkgconfig/streamline.pc";
@@ -155,12 +158,12 @@ fn service_files(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<Inst
         ("tmpfiles.d/streamline.conf", "lib/tmpfiles.d/streamline.conf"),
         ("policy.toml", "share/streamline/policy.toml"),
     ] {
-        files.push(InstallFile::new(to, DAEMON_PURPOSE, read(&dist.join(from))?));
+        files.push(InstallFile::new(to, DAEMON_PURPOSE, read_bytes(&dist.join(from))?));
     }
     Ok(files)
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path).map_err(|error| with_path_context(error, "read", path))
 }
 
@@ -184,7 +187,7 @@ fn man_pages(program: &Path, scratch: &Path) -> io::Result<Vec<InstallFile>> {
     let mut files = Vec::new();
     for section in ["man1", "man7"] {
         for path in files_in(&scratch.join(section))? {
-            let page = read(&path)?;
+            let page = read_bytes(&path)?;
             let name = path.file_name().unwrap_or_default();
             let to = Path::new("share/man").join(section).join(name);
             files.push(InstallFile::new(to, "the manual", page));

@@ -45,13 +45,17 @@ impl InstallManifest {
     }
 
     /// Creates a directory and its missing parents, and adds them to the manifest.
-    pub(super) fn create_folder(&mut self, paths: &InstallPaths, folder: &Path) -> io::Result<()> {
+    pub(super) fn create_directory(
+        &mut self,
+        paths: &InstallPaths,
+        folder: &Path,
+    ) -> io::Result<()> {
         let staged = paths.staged_path(folder);
         if staged.is_dir() {
             return Ok(());
         }
         if let Some(parent) = folder.parent() {
-            self.create_folder(paths, parent)?;
+            self.create_directory(paths, parent)?;
         }
         fs::create_dir(&staged).map_err(|error| with_path_context(error, "make", &staged))?;
         self.folders.insert(folder.to_owned());

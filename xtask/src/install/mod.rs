@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 const SHARE_DIRECTORY: &str = "share/streamline";
 
 /// Packages that make up the product, without the benchmarks.
-pub(crate) const PACKAGES: [&str; 6] = [
+pub(crate) const PRODUCT_PACKAGES: [&str; 6] = [
     "streamline-cli",
     "streamline-page",
     "streamline-sockets",
@@ -113,22 +113,22 @@ pub(crate) fn install(root: &Path, arguments: &[String]) -> Outcome {
         ));
     }
     let bench = !rest.is_empty();
-    let mut build = cargo::cargo(root);
+    let mut build = cargo::cargo_command(root);
     build.args(["build", "--release"]);
-    build.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
+    build.args(PRODUCT_PACKAGES.iter().flat_map(|package| ["--package", package]));
     if bench {
         build.args(["--package", "streamline-bench"]);
     }
-    if !cargo::run(&mut build) {
+    if !cargo::run_command(&mut build) {
         return Outcome::Failed;
     }
     let built = cargo::target_directory(root).join("release");
     let source = InstallSource { built: &built, prefix: &paths.prefix, bench, libraries: true };
-    let files = match file_list::all(root, &source) {
+    let files = match file_list::read_all_files(root, &source) {
         Ok(files) => files,
         Err(error) => return report_failure("what is to be installed cannot be made", &error),
     };
-    match write_all(&paths, &files) {
+    match write_files_and_manifest(&paths, &files) {
         Ok(()) => {
             print_summary(&paths, &files);
             Outcome::Success
@@ -176,7 +176,7 @@ fn report_failure(what: &str, error: &io::Error) -> Outcome {
 
 /// Writes all files and the manifest, and removes files that only the earlier manifest names. The
 /// union of both manifests is written first, so that a failed installation can be removed.
-fn write_all(paths: &InstallPaths, files: &[InstallFile]) -> io::Result<()> {
+fn write_files_and_manifest(paths: &InstallPaths, files: &[InstallFile]) -> io::Result<()> {
     let path = paths.manifest_path();
     let before = match InstallManifest::read(&path) {
         Ok(manifest) => manifest,
@@ -190,7 +190,7 @@ fn write_all(paths: &InstallPaths, files: &[InstallFile]) -> io::Result<()> {
     let mut folders: Vec<PathBuf> = folders.collect();
     folders.push(paths.prefix.join(SHARE_DIRECTORY));
     for folder in folders {
-        manifest.create_folder(paths, &folder)?;
+        manifest.create_directory(paths, &folder)?;
     }
     let stale: Vec<PathBuf> = before.files.difference(&manifest.files).cloned().collect();
     manifest.union(&before).write(&path)?;

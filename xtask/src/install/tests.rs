@@ -35,8 +35,11 @@ fn removal_deletes_all_installed_files_and_no_others() {
     let paths = scratch.paths();
     let staged_path = |name: &str| scratch.0.join("opt/own").join(name);
     fs::create_dir_all(staged_path("share")).unwrap();
-    write_all(&paths, &installed_files(&["bin/streamline", "share/man/man1/streamline.1"]))
-        .unwrap();
+    write_files_and_manifest(
+        &paths,
+        &installed_files(&["bin/streamline", "share/man/man1/streamline.1"]),
+    )
+    .unwrap();
     let mode = fs::metadata(staged_path("bin/streamline")).unwrap().mode() & 0o777;
     assert_eq!(mode, 0o755);
     assert_eq!(
@@ -44,7 +47,8 @@ fn removal_deletes_all_installed_files_and_no_others() {
         b"share/man/man1/streamline.1"
     );
     // Another revision installs other files.
-    write_all(&paths, &installed_files(&["bin/streamline", "lib/libstreamline.so"])).unwrap();
+    write_files_and_manifest(&paths, &installed_files(&["bin/streamline", "lib/libstreamline.so"]))
+        .unwrap();
     assert!(!staged_path("share/man/man1/streamline.1").exists(), "the new one does not have it");
     let text = fs::read_to_string(paths.manifest_path()).unwrap();
     assert!(text.contains("/opt/own/bin/streamline\n"), "{text}");

@@ -2,7 +2,7 @@
 //! the guest prints.
 
 use super::archive::CpioArchive;
-use super::{Programs, program_output, unpack_package};
+use super::{GuestPrograms, program_output, unpack_package};
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit for a guest, including its boot. Emulation is about thirty times slower than the
 /// host, and a trial of packages on a busy machine takes twenty minutes.
-const TIME_LIMIT: Duration = Duration::from_secs(1800);
+const GUEST_TIME_LIMIT: Duration = Duration::from_secs(1800);
 
 /// Kernel modules in loading order. Modules that are built into a kernel are skipped.
 const KERNEL_MODULES: &[&str] =
@@ -52,7 +52,7 @@ impl Kernel {
     }
 
     /// Boots the kernel in emulation. The guest runs all programs and powers off.
-    pub(super) fn run(&self, home: &Path, programs: &Programs) -> Result<BootResult, String> {
+    pub(super) fn run(&self, home: &Path, programs: &GuestPrograms) -> Result<BootResult, String> {
         let system = home.join(format!("{}.cpio", self.version));
         fs::write(&system, self.build_initial_ramdisk(home, programs)?)
             .map_err(|why| why.to_string())?;
@@ -70,7 +70,11 @@ impl Kernel {
 
     /// Builds the initial ramdisk: busybox, the programs to run with their libraries, and the
     /// kernel modules.
-    fn build_initial_ramdisk(&self, home: &Path, programs: &Programs) -> Result<Vec<u8>, String> {
+    fn build_initial_ramdisk(
+        &self,
+        home: &Path,
+        programs: &GuestPrograms,
+    ) -> Result<Vec<u8>, String> {
         let busybox = unpack_package(home, "busybox", "^busybox-static$")?.join("bin/busybox");
         let mut system = CpioArchive::default();
         for folder in ["dev", "proc", "sys", "run/netns", "tmp", "etc"] {
@@ -131,7 +135,7 @@ fn linked_libraries(program: &Path) -> Result<Vec<String>, String> {
     Ok(words.map(str::to_owned).collect())
 }
 
-/// Runs the emulator and prints the guest's output; kills the emulator after [`TIME_LIMIT`].
+/// Runs the emulator and prints the guest's output; kills the emulator after [`GUEST_TIME_LIMIT`].
 pub(crate) fn run_emulator(qemu: &mut Command) -> Result<BootResult, String> {
     let mut child = qemu
         .stdin(Stdio::null())
@@ -147,7 +151,7 @@ pub(crate) fn run_emulator(qemu: &mut Command) -> Result<BootResult, String> {
             }
         }
     });
-    let end = Instant::now() + TIME_LIMIT;
+    let end = Instant::now() + GUEST_TIME_LIMIT;
     let mut run = BootResult { reached_end: false, lines: Vec::new() };
     loop {
         match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -160,7 +164,7 @@ pub(crate) fn run_emulator(qemu: &mut Command) -> Result<BootResult, String> {
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                run.lines.push(format!("FAILED: not done in {} s", TIME_LIMIT.as_secs()));
+                run.lines.push(format!("FAILED: not done in {} s", GUEST_TIME_LIMIT.as_secs()));
                 let _ = child.kill();
                 break;
             }

@@ -73,13 +73,13 @@ pub(crate) fn kernels(root: &Path, arguments: &[String]) -> Outcome {
 }
 
 /// Paths of the programs that run in the virtual machine: the kernel tests, and `streamline`.
-pub(super) struct Programs {
+pub(super) struct GuestPrograms {
     pub(super) exam: PathBuf,
     pub(super) streamline: PathBuf,
 }
 
-fn build_programs(root: &Path) -> Option<Programs> {
-    let mut exam = cargo::cargo(root);
+fn build_programs(root: &Path) -> Option<GuestPrograms> {
+    let mut exam = cargo::cargo_command(root);
     exam.args(["test", "--release", "--no-run", "--package", "streamline-tests"]);
     exam.args(["--test", "kernel", "--message-format=json"]);
     println!("$ cargo test --release --no-run --package streamline-tests --test kernel");
@@ -87,13 +87,13 @@ fn build_programs(root: &Path) -> Option<Programs> {
         exam.stderr(Stdio::inherit()).output().ok().filter(|built| built.status.success())?;
     let exam =
         String::from_utf8_lossy(&built.stdout).lines().filter_map(executable_path).next_back();
-    let mut streamline = cargo::cargo(root);
+    let mut streamline = cargo::cargo_command(root);
     streamline.args(["build", "--release", "--package", "streamline-cli"]);
-    if !cargo::run(&mut streamline) {
+    if !cargo::run_command(&mut streamline) {
         return None;
     }
     let streamline = cargo::target_directory(root).join("release/streamline");
-    Some(Programs { exam: exam?, streamline })
+    Some(GuestPrograms { exam: exam?, streamline })
 }
 
 /// Returns the path of the executable that a line of cargo's JSON messages names, if any.
@@ -132,9 +132,9 @@ pub(super) fn unpack_package(home: &Path, folder: &str, pattern: &str) -> Result
     let newest = names.max_by_key(|name| version_numbers(name));
     let newest = newest.ok_or_else(|| format!("no package is called {pattern}"))?;
     fs::create_dir_all(home).map_err(|why| format!("{}: {why}", home.display()))?;
-    let before = package_files(home);
+    let before = debian_package_files(home);
     program_output(Command::new("apt-get").args(["download", newest]).current_dir(home))?;
-    let new = package_files(home).into_iter().find(|deb| !before.contains(deb));
+    let new = debian_package_files(home).into_iter().find(|deb| !before.contains(deb));
     let deb = new.ok_or_else(|| format!("{newest} was not downloaded"))?;
     // The directory is renamed to its final name only when it is complete.
     let half = home.join(format!("{folder}.half"));
@@ -144,7 +144,7 @@ pub(super) fn unpack_package(home: &Path, folder: &str, pattern: &str) -> Result
     Ok(unpacked)
 }
 
-fn package_files(home: &Path) -> Vec<PathBuf> {
+fn debian_package_files(home: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(home).into_iter().flatten().flatten().map(|entry| entry.path());
     entries.filter(|path| path.extension().is_some_and(|end| end == "deb")).collect()
 }

@@ -13,7 +13,7 @@ use super::findings::{Finding, Findings};
 use super::tree::{File, Tree};
 use std::collections::BTreeSet;
 
-const CAPABILITIES_PAGE: &str = "docs/book/capabilities.md";
+pub(super) const CAPABILITIES_PAGE: &str = "docs/book/capabilities.md";
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let Some(page) = tree.file(CAPABILITIES_PAGE) else { return };
@@ -27,7 +27,8 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
         if !is_capability_number(number) {
             continue;
         }
-        let mut report = |what: String| found.push(Finding::line("capabilities", page, line, what));
+        let mut report =
+            |what: String| found.push(Finding::at_line("capabilities", page, line, what));
         if known.contains(&number) {
             report(format!("{number} stands here twice"));
         }

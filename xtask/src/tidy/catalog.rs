@@ -21,7 +21,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
                 let named = [name, "ENTRY"].map(|name| format!("{module}::{name}"));
                 if !named.iter().any(|named| list_code.contains(named)) {
                     let what = format!("`{module}::{name}` is not in {list}");
-                    found.push(Finding::line("catalog", file, number, what));
+                    found.push(Finding::at_line("catalog", file, number, what));
                 }
             }
         }
@@ -51,7 +51,7 @@ fn check_examples(tree: &Tree, found: &mut Findings) {
     for file in tree.files.iter().filter(|file| file.has_extension("pipe")) {
         if !file.text.starts_with("# ") {
             let what = "the first line is not a comment: say what the example shows";
-            found.push(Finding::line("examples", file, 1, what));
+            found.push(Finding::at_line("examples", file, 1, what));
         }
         let shows = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
         if !file.text.lines().any(shows) {

@@ -16,7 +16,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
         known.map_or_else(|| name.to_owned(), |(_, package)| package.clone())
     };
     for (folder, file) in tree.manifests() {
-        let manifest = manifest::read(&file.text, alias);
+        let manifest = manifest::parse_manifest(&file.text, alias);
         check_crate_names(&folder, file, &manifest, found);
         match rules::find_crate(&folder) {
             Some(krate) => check_dependencies(krate, file, &manifest, found),
@@ -52,7 +52,7 @@ fn check_dependencies(
 ) {
     for dependency in &manifest.dependencies {
         if let Some(what) = dependency_violation(krate, dependency) {
-            found.push(Finding::line("arrows", file, dependency.line, what));
+            found.push(Finding::at_line("arrows", file, dependency.line, what));
         }
     }
 }

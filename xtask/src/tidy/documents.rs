@@ -1,6 +1,7 @@
 //! The rules for references in documents: each path in backticks and each named page of the book
 //! must exist, and the indexes of the book must list all pages.
 
+use super::capabilities::CAPABILITIES_PAGE;
 use super::findings::{Finding, Findings};
 use super::tree::{File, Tree};
 
@@ -8,10 +9,12 @@ use super::tree::{File, Tree};
 /// begin with `crates/` or `xtask/` are checked, because the others may be paths of the user.
 const CHECKED_DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
 const DECISIONS_DIRECTORY: &str = "docs/book/decisions/";
-const BOOK: &str = "docs/book/";
+const BOOK_DIRECTORY: &str = "docs/book/";
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
-    for file in tree.files.iter().filter(|file| file.has_extension("md")) {
+    // The paths in this page have a rule of their own.
+    let pages = tree.files.iter().filter(|file| file.path != CAPABILITIES_PAGE);
+    for file in pages.filter(|file| file.has_extension("md")) {
         let is_of_source = |path: &str| path.starts_with("crates/") || path.starts_with("xtask/");
         let checks_all = CHECKED_DOCUMENTS.contains(&file.path.as_str());
         for (number, line) in prose_lines(&file.text) {
@@ -22,12 +25,12 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     }
     for file in &tree.files {
         // The tests of this program plant names of pages that do not exist.
-        if file.is_written() && !file.path.starts_with("xtask/") {
+        if file.is_handwritten() && !file.path.starts_with("xtask/") {
             check_named_pages(tree, file, found);
         }
     }
     check_page_index(tree, DECISIONS_DIRECTORY, "README.md", found);
-    check_page_index(tree, BOOK, "SUMMARY.md", found);
+    check_page_index(tree, BOOK_DIRECTORY, "SUMMARY.md", found);
 }
 
 /// Returns the lines outside fenced code blocks, with their line numbers.
@@ -55,7 +58,7 @@ fn check_quoted_paths(
             // The prefix `crates/` may be left out.
             if !tree.has_path(&path) && !tree.has_path(&format!("crates/{path}")) {
                 let what = format!("`{path}` does not exist");
-                found.push(Finding::line("paths", file, number, what));
+                found.push(Finding::at_line("paths", file, number, what));
             }
         }
     }
@@ -89,14 +92,14 @@ fn expand_braces(span: &str) -> Vec<String> {
 /// Checks that every page of the book that is named in a file exists.
 fn check_named_pages(tree: &Tree, file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
-        for (at, _) in line.match_indices(BOOK) {
+        for (at, _) in line.match_indices(BOOK_DIRECTORY) {
             let rest = &line[at..];
             let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
             let end = rest.find(|c| !plain(c)).unwrap_or(rest.len());
             let page = rest[..end].trim_end_matches('.');
             if page.ends_with(".md") && !tree.has_path(page) {
                 let what = format!("the page `{page}` does not exist");
-                found.push(Finding::line("paths", file, number + 1, what));
+                found.push(Finding::at_line("paths", file, number + 1, what));
             }
         }
     }
@@ -109,7 +112,7 @@ fn check_page_index(tree: &Tree, folder: &str, index: &str, found: &mut Findings
     for file in tree.files.iter().filter(|file| file.has_extension("md")) {
         let Some(name) = file.path.strip_prefix(folder) else { continue };
         let listed = list.is_some_and(|list| list.text.contains(&format!("({name})")));
-        let nested = folder != BOOK && name.contains('/');
+        let nested = folder != BOOK_DIRECTORY && name.contains('/');
         if !nested && name != index && !listed {
             let what = format!("{folder}{index} does not list this page");
             found.push(Finding::in_file("index", file, what));

@@ -17,7 +17,7 @@ impl Finding {
         Self { rule, path: file.path.clone(), line: None, what: what.into() }
     }
 
-    pub(super) fn line(
+    pub(super) fn at_line(
         rule: &'static str,
         file: &File,
         line: usize,
@@ -76,7 +76,7 @@ impl Occurrence {
 
     /// Formats the occurrence as `PATH:LINE: DESCRIPTION`, without the line number if it concerns
     /// the whole file.
-    pub(crate) fn line(&self) -> String {
+    pub(crate) fn format_line(&self) -> String {
         match self.line {
             Some(line) => format!("{}:{line}: {}", self.path, self.what),
             None => format!("{}: {}", self.path, self.what),

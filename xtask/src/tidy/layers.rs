@@ -1,8 +1,9 @@
 //! The rules for dependencies between the files of a crate: no cycles, and no dependency on a file
 //! in a higher layer.
 //!
-//! Input: the file dependencies of [`super::modules`], and the table [`LAYERS`](rules::LAYERS).
-//! Output: the occurrences that count against the ratchets `cycles` and `upward`.
+//! Input: the file dependencies of [`super::modules`], and the table
+//! [`MODULE_LAYERS`](rules::MODULE_LAYERS). Output: the occurrences that count against the ratchets
+//! `cycles` and `upward`.
 
 use super::cycles::{CYCLE_FILES_MAX, describe_shortest_cycle, file_cycles};
 use super::findings::{Findings, Occurrence};
@@ -17,7 +18,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
         let base = manifest.path.trim_end_matches("Cargo.toml");
         let dependencies = file_dependencies(tree, base);
         count_cycles(&name, base, &dependencies, found);
-        if let Some((_, layers)) = rules::LAYERS.iter().find(|(known, _)| *known == name) {
+        if let Some((_, layers)) = rules::MODULE_LAYERS.iter().find(|(known, _)| *known == name) {
             count_upward_dependencies(&name, base, &dependencies, layers, found);
         }
     }
@@ -69,14 +70,15 @@ fn count_upward_dependencies(
     }
 }
 
-/// Returns the errors in [`LAYERS`](rules::LAYERS): modules that do not exist, and files of listed
-/// crates that no module of the table contains. Roots are exempt, because they export items of all
-/// layers.
+/// Returns the errors in [`MODULE_LAYERS`](rules::LAYERS): modules that do not exist, and files of
+/// listed crates that no module of the table contains. Roots are exempt, because they export items
+/// of all layers.
 #[cfg(test)]
 pub(super) fn layer_table_errors(tree: &Tree) -> Vec<String> {
     let mut errors = Vec::new();
     for (name, manifest) in tree.manifests() {
-        let Some((_, layers)) = rules::LAYERS.iter().find(|(known, _)| *known == name) else {
+        let Some((_, layers)) = rules::MODULE_LAYERS.iter().find(|(known, _)| *known == name)
+        else {
             continue;
         };
         let files = file_dependencies(tree, manifest.path.trim_end_matches("Cargo.toml")).files;

@@ -8,7 +8,7 @@ use super::tree::{File, Tree};
 use std::collections::HashMap;
 
 /// Directory of the book's pages.
-const BOOK: &str = "docs/book/";
+const BOOK_DIRECTORY: &str = "docs/book/";
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let mut anchors: HashMap<&str, Vec<String>> = HashMap::new();
@@ -17,9 +17,9 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     }
     for file in tree.files.iter().filter(|file| file.has_extension("md")) {
         for (number, line) in prose_lines(&file.text) {
-            for link in links(line) {
+            for link in link_targets(line) {
                 if let Some(what) = link_fault(tree, &anchors, file, link) {
-                    found.push(Finding::line("paths", file, number, what));
+                    found.push(Finding::at_line("paths", file, number, what));
                 }
             }
         }
@@ -27,7 +27,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 }
 
 /// Returns the targets of the links `[text](target)` in a line, if they lead to files.
-fn links(line: &str) -> impl Iterator<Item = &str> {
+fn link_targets(line: &str) -> impl Iterator<Item = &str> {
     let targets = line.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     targets.map(|(target, _)| target).filter(|target| !target.contains([':', ' ']))
 }
@@ -49,7 +49,7 @@ fn link_fault(
     if !tree.has_path(&path) {
         return Some(format!("the link leads to `{path}`, which does not exist"));
     }
-    if file.path.starts_with(BOOK) && !path.starts_with(BOOK) {
+    if file.path.starts_with(BOOK_DIRECTORY) && !path.starts_with(BOOK_DIRECTORY) {
         return Some(format!("the link leads out of the book, to `{path}`; write the path alone"));
     }
     let headings = anchors.get(path.as_str())?;

@@ -33,7 +33,7 @@ pub(super) struct Manifest {
 
 /// Parses the text of a `Cargo.toml`. `alias` returns the package name for the name of a workspace
 /// dependency.
-pub(super) fn read(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
+pub(super) fn parse_manifest(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
     let mut manifest = Manifest::default();
     let mut table = String::new();
     for (number, line) in text.lines().enumerate() {
@@ -144,7 +144,7 @@ mod tests {
             [build-dependencies]\nstreamline-ebpf = \"1\"\n";
         let alias =
             |name: &str| if name == "short" { "streamline-filter" } else { name }.to_owned();
-        let manifest = read(text, alias);
+        let manifest = parse_manifest(text, alias);
         let names: Vec<_> = manifest.dependencies.iter().map(|d| d.name.as_str()).collect();
         let all = ["abi", "wire", "buffer", "filter", "sys", "engine", "libc", "testkit", "ebpf"];
         assert_eq!(names, all);

@@ -7,11 +7,11 @@
 
 mod capabilities;
 mod catalog;
-mod chance;
 mod cycles;
 mod dependencies;
 mod documents;
 mod findings;
+mod flaky_tests;
 mod layers;
 mod links;
 mod manifest;
@@ -56,9 +56,11 @@ fn run(root: &Path, tree: &Tree, arguments: &[&str]) -> Outcome {
             }
             return tidy(root, &[]);
         }
-        ["--report"] => print!("{}", ratchet::report(tree, &found.occurrences)),
-        ["--list", rule] => print!("{}", ratchet::list(&found.occurrences, rule, "")),
-        ["--list", rule, key] => print!("{}", ratchet::list(&found.occurrences, rule, key)),
+        ["--report"] => print!("{}", ratchet::format_report(tree, &found.occurrences)),
+        ["--list", rule] => print!("{}", ratchet::list_occurrences(&found.occurrences, rule, "")),
+        ["--list", rule, key] => {
+            print!("{}", ratchet::list_occurrences(&found.occurrences, rule, key))
+        }
         ["--arrows", name] => match layers::dependency_table(tree, name) {
             Some(table) => print!("{table}"),
             None => return Outcome::Usage(format!("no crate is called `{name}`")),
@@ -79,7 +81,7 @@ fn run(root: &Path, tree: &Tree, arguments: &[&str]) -> Outcome {
 pub(crate) fn print_unsafe_table(root: &Path, _: &[String]) -> Outcome {
     match Tree::read(root) {
         Ok(tree) => {
-            print!("{}", unsafe_code::table(&tree));
+            print!("{}", unsafe_code::unsafe_code_table(&tree));
             Outcome::Success
         }
         Err(error) => {
@@ -94,7 +96,7 @@ fn check(tree: &Tree) -> Findings {
     dependencies::check(tree, &mut found);
     unsafe_code::check(tree, &mut found);
     text::check(tree, &mut found);
-    chance::check(tree, &mut found);
+    flaky_tests::check(tree, &mut found);
     documents::check(tree, &mut found);
     links::check(tree, &mut found);
     catalog::check(tree, &mut found);

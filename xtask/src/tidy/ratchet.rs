@@ -41,7 +41,7 @@ const PRODUCT_SIZE_KEY: (&str, &str) = ("lines", "product");
 /// names the command that lists them.
 const OCCURRENCES_MAX: usize = 5;
 
-type Sums = BTreeMap<(String, String), usize>;
+type SumsByKey = BTreeMap<(String, String), usize>;
 
 /// Reports every key of a counted rule for which the occurrences exceed the ceiling.
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
@@ -82,7 +82,7 @@ fn ceiling_error<'c>(
     let mut what = match places.as_slice() {
         [one] => one.what.clone(),
         several if several.len() <= OCCURRENCES_MAX => {
-            let lines = several.iter().map(|place| format!("\n    {}", place.line()));
+            let lines = several.iter().map(|place| format!("\n    {}", place.format_line()));
             format!("{name}:{}", lines.collect::<String>())
         }
         _ => format!("{name}; `cargo xtask tidy --list {rule} {key}` names them"),
@@ -92,8 +92,8 @@ fn ceiling_error<'c>(
     Some(Finding { rule, path: first.path.clone(), line, what })
 }
 
-fn sum_by_key(occurrences: &[Occurrence]) -> Sums {
-    let mut sums = Sums::new();
+fn sum_by_key(occurrences: &[Occurrence]) -> SumsByKey {
+    let mut sums = SumsByKey::new();
     for place in occurrences {
         *sums.entry((place.rule.to_owned(), place.key.clone())).or_default() += place.weight;
     }
@@ -102,7 +102,7 @@ fn sum_by_key(occurrences: &[Occurrence]) -> Sums {
 
 /// Returns the slack of each rule: the total amount by which keys of the rule are below their
 /// ceilings.
-fn slack_by_rule(ceilings: &Sums, sums: &Sums) -> BTreeMap<String, usize> {
+fn slack_by_rule(ceilings: &SumsByKey, sums: &SumsByKey) -> BTreeMap<String, usize> {
     let mut slack = BTreeMap::new();
     for (key, ceiling) in ceilings {
         let sum = sums.get(key).copied().unwrap_or(0);
@@ -120,7 +120,7 @@ fn take_slack(slack: &mut BTreeMap<String, usize>, rule: &str, wanted: usize) ->
     taken
 }
 
-fn read_ceilings(tree: &Tree) -> Sums {
+fn read_ceilings(tree: &Tree) -> SumsByKey {
     let text = tree.file(CEILINGS_PATH).map_or("", |file| file.text.as_str());
     let rows = text.lines().filter(|line| !line.starts_with('#'));
     rows.filter_map(|line| {
@@ -162,7 +162,7 @@ pub(super) fn lowered_ceilings(tree: &Tree, occurrences: &[Occurrence]) -> Strin
 
 /// Returns a table with a row for each crate. The row contains the crate's number of lines, and its
 /// sum for each rule in [`RATCHETED_RULES`].
-pub(super) fn report(tree: &Tree, occurrences: &[Occurrence]) -> String {
+pub(super) fn format_report(tree: &Tree, occurrences: &[Occurrence]) -> String {
     let lines = crate::lines::counts_by_crate(tree);
     let crates = tree.crates();
     let names = crates.iter().map(|(_, name)| name.as_str()).chain([""]);
@@ -189,12 +189,12 @@ pub(super) fn report(tree: &Tree, occurrences: &[Occurrence]) -> String {
 
 /// Returns the occurrences of a rule whose keys or paths begin with `key`, one per line. An empty
 /// `key` selects all occurrences.
-pub(super) fn list(occurrences: &[Occurrence], rule: &str, key: &str) -> String {
+pub(super) fn list_occurrences(occurrences: &[Occurrence], rule: &str, key: &str) -> String {
     let mut text = String::new();
     for place in occurrences {
         let is_key = place.key.split(' ').next() == Some(key) || place.key.starts_with(key);
         if place.rule == rule && (key.is_empty() || is_key || place.path.starts_with(key)) {
-            let _ = writeln!(text, "{}", place.line());
+            let _ = writeln!(text, "{}", place.format_line());
         }
     }
     text

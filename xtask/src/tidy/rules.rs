@@ -51,8 +51,8 @@ pub(super) const WORKSPACE_CRATES: &[WorkspaceCrate] = &[
     product_crate("ebpf", 0, &[]),
     WorkspaceCrate {
         unsafe_code: UnsafePolicy::Files(&[
-            "biased.rs",
-            "biased/",
+            "biased_lock.rs",
+            "biased_lock/",
             "region.rs",
             "region/",
             "pool.rs",
@@ -63,8 +63,8 @@ pub(super) const WORKSPACE_CRATES: &[WorkspaceCrate] = &[
             "ibuf/",
             "crossing.rs",
             "crossing/",
-            "foreign.rs",
-            "foreign/",
+            "foreign_memory.rs",
+            "foreign_memory/",
             // The loom models access the cells that detect concurrent accesses.
             "cursor/models.rs",
             "byte_ring/models.rs",
@@ -164,12 +164,12 @@ pub(super) const WORKSPACE_CRATES: &[WorkspaceCrate] = &[
 /// Layers inside a crate, from the lowest up. The files of a layer may use each other and files of
 /// lower layers. If several paths in the table contain a file, the longest path determines its
 /// layer.
-pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
+pub(super) const MODULE_LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "engine",
         &[
             // Everything that a request may name, and the basis of all other layers.
-            &["registry", "compiler", "names", "keys", "published", "signal"],
+            &["registry", "compiler", "machine_names", "keys", "published", "signal"],
             &["error", "description", "pools", "numbering"],
             // Spaces other than the threads of this process, and records of a run.
             &["kernel", "record", "sandbox"],
@@ -190,12 +190,12 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
             // Memory, rings and signals: what paths run on.
             &[
                 "atomic",
-                "biased",
+                "biased_lock",
                 "byte_ring",
                 "compression",
                 "region",
                 "pages",
-                "foreign",
+                "foreign_memory",
                 "fault",
                 "ids",
                 "ledger",
@@ -320,13 +320,16 @@ pub(super) const IO_NAMES: &[&str] = &[
 /// Files that may put a thread to sleep for a fixed time, each with the reason why the thread
 /// cannot wait for a condition.
 pub(super) const SLEEP_EXCEPTIONS: &[(&str, &str)] = &[
-    ("crates/cli/tests/udp_door/sleep.rs", "the rate of the datagrams is the subject"),
+    ("crates/cli/tests/udp_door/sleeping_servers.rs", "the rate of the datagrams is the subject"),
     ("crates/page/src/collector.rs", "a daemon that is yet to start has nothing to wait for"),
     (
         "crates/member/src/client/ended_paths.rs",
         "waits for a path that may go, without a connection",
     ),
-    ("crates/cli/tests/prefix/processes.rs", "counts how often idle processes wake in a second"),
+    (
+        "crates/cli/tests/prefix/prefix_processes.rs",
+        "counts how often idle processes wake in a second",
+    ),
     (
         "crates/endpoint/src/sink/tx/mod.rs",
         "a device's queue that is full tells nobody when it has room again",
@@ -347,23 +350,27 @@ pub(super) const SLEEP_EXCEPTIONS: &[(&str, &str)] = &[
     ("crates/buffer/tests/soak.rs", "who is killed anywhere is killed after a random time"),
 ];
 
-/// Exceptions to the rules of [`super::chance`]: the files that may compare times, wait for less
-/// than [`TEST_TIMEOUT_MIN`], or count the resources of a process, each with the reason.
+/// Exceptions to the rules of [`super::flaky_tests`]: the files that may compare times, wait for
+/// less than [`TEST_TIMEOUT_SECONDS_MIN`], or count the resources of a process, each with the
+/// reason.
 pub(super) const TIME_EXCEPTIONS: &[(&str, &str)] = &[
     ("crates/testkit/src/wait.rs", "gives up when the limit is over, for all others"),
-    ("crates/buffer/tests/common/patience.rs", "gives up when the limit is over, for many threads"),
+    ("crates/buffer/tests/common/watchdog.rs", "gives up when the limit is over, for many threads"),
     ("crates/buffer/tests/common/other_process.rs", "the same where a signal may end a wait early"),
-    ("crates/cli/tests/prefix/processes.rs", "counts how often idle processes wake in a second"),
+    (
+        "crates/cli/tests/prefix/prefix_processes.rs",
+        "counts how often idle processes wake in a second",
+    ),
     ("crates/iolite/src/merge/tests.rs", "what is waited out is the patience of what is tested"),
 ];
 
 /// Minimum number of seconds that a test must wait before it gives up.
-pub(super) const TEST_TIMEOUT_MIN: u64 = 20;
+pub(super) const TEST_TIMEOUT_SECONDS_MIN: u64 = 20;
 
 /// Maximum width of a line of Rust in columns.
 pub(super) const COLUMNS_MAX: usize = 100;
 /// Maximum number of lines in a Rust file.
-pub(super) const LINES_MAX: usize = 800;
+pub(super) const FILE_LINES_MAX: usize = 800;
 /// Number of lines, without tests, above which a file counts as long. A ceiling limits the number
 /// of long files.
 pub(super) const LONG_FILE_LINES: usize = 400;

@@ -3,7 +3,7 @@
 
 /// Returns the text with every comment and literal replaced by blanks; lines and columns are
 /// unchanged.
-pub(crate) fn code(text: &str) -> String {
+pub(crate) fn blank_comments_and_literals(text: &str) -> String {
     blank_comments(text, true)
 }
 
@@ -190,7 +190,7 @@ mod tests {
             ("'\"' 'x: &'a str '\\'' b", "    'x: &'a str      b"),
             ("r#type bar", "r#type bar"),
         ] {
-            assert_eq!(code(text), kept, "{text}");
+            assert_eq!(blank_comments_and_literals(text), kept, "{text}");
         }
     }
 
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_have_their_first_line_and_length() {
+    fn function_ranges_give_first_line_and_length() {
         let text =
             "fn a() {\n  {}\n}\ntrait T {\n    fn b(\n        x: u8,\n    );\n    fn c() {}\n}\n";
         assert_eq!(function_ranges(text), [(1, 3), (8, 1)]);

@@ -83,12 +83,12 @@ impl PlantedTree {
         self.write_file(path, (old + text).as_bytes());
     }
 
-    pub(crate) fn read(&self) -> Tree {
+    pub(crate) fn read_tree(&self) -> Tree {
         Tree::read(&self.0).unwrap()
     }
 
     pub(super) fn check(&self) -> Findings {
-        check(&self.read())
+        check(&self.read_tree())
     }
 
     /// Runs all rules, and asserts that they find exactly one error. The error must be by the rule
@@ -188,7 +188,7 @@ fn libc_outside_the_allowed_crates_is_found() {
 }
 
 #[test]
-fn crate_without_a_row_is_found() {
+fn crate_missing_from_the_table_is_found() {
     let tree = PlantedTree::new_clean();
     tree.add_crate("cellar", &[]);
     tree.assert_found("arrows", "crates/cellar/Cargo.toml", "has no row");
@@ -404,22 +404,22 @@ fn example_without_a_comment_is_found() {
 
 #[test]
 fn capability_without_a_test_is_found() {
-    const PAGE: &str = "docs/book/capabilities.md";
+    const PAGE_PATH: &str = "docs/book/capabilities.md";
     let page = |rows: &str| {
         let tree = PlantedTree::new_clean();
         tree.write_file("docs/book/SUMMARY.md", b"- [Capabilities](capabilities.md)\n");
         tree.write_file("crates/abi/tests/a.rs", b"//! Shows: FEATURES D9, E1; and more.\n");
         tree.write_file("crates/abi/tests/b.rs", b"//! Tests.\nfn k4_t10_it_counts() {}\n");
         tree.write_file(
-            PAGE,
+            PAGE_PATH,
             format!("| # | what | state | where |\n|---|---|---|---|\n{rows}").as_bytes(),
         );
         tree
     };
-    const ALL: &str = "| D9 | pipes | yes | `crates/abi/tests/a.rs` |\n\
+    const CAPABILITY_ROWS: &str = "| D9 | pipes | yes | `crates/abi/tests/a.rs` |\n\
                        | E1 | splices | in part: no more | `crates/abi/tests/a.rs` |\n\
                        | K4 | counts | yes | `crates/abi/tests/b.rs`: it counts |\n";
-    let whole = page(&format!("{ALL}| K5 | bounds | no | |\n"));
+    let whole = page(&format!("{CAPABILITY_ROWS}| K5 | bounds | no | |\n"));
     assert!(whole.check().errors.is_empty(), "{:#?}", whole.check());
     for (row, words) in [
         ("| K5 | bounds | yes | |", "K5: a state other than `no` has paths"),
@@ -429,9 +429,11 @@ fn capability_without_a_test_is_found() {
         ("| K5 | bounds | yes | `crates/abi/tests/gone.rs` |", "gone.rs` bears this number"),
         ("| K4 | counts | no | |", "K4 stands here twice"),
     ] {
-        page(&format!("{ALL}{row}\n")).assert_found("capabilities", PAGE, words);
+        page(&format!("{CAPABILITY_ROWS}{row}\n")).assert_found("capabilities", PAGE_PATH, words);
     }
-    let tree =
-        page(&ALL.replace("| E1 | splices | in part: no more | `crates/abi/tests/a.rs` |\n", ""));
+    let tree = page(
+        &CAPABILITY_ROWS
+            .replace("| E1 | splices | in part: no more | `crates/abi/tests/a.rs` |\n", ""),
+    );
     tree.assert_found("capabilities", "crates/abi/tests/a.rs", "E1 is named here");
 }

@@ -3,8 +3,8 @@
 
 use super::findings::{Finding, Findings, Occurrence};
 use super::rules::{
-    BINARY_SIZE_MAX, COLUMNS_MAX, LINES_MAX, LOCAL_PATHS, LONG_FILE_LINES, LONG_FUNCTION_LINES,
-    SLEEP_EXCEPTIONS, UNFINISHED_MARKERS,
+    BINARY_SIZE_MAX, COLUMNS_MAX, FILE_LINES_MAX, LOCAL_PATHS, LONG_FILE_LINES,
+    LONG_FUNCTION_LINES, SLEEP_EXCEPTIONS, UNFINISHED_MARKERS,
 };
 use super::source::{function_ranges, lines_outside_tests};
 use super::tree::{File, Tree, crate_of_path};
@@ -20,7 +20,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
         if file.is_text {
             check_local_paths(file, found);
         }
-        if file.is_written() {
+        if file.is_handwritten() {
             check_trailing_blanks(file, found);
             check_unfinished_markers(file, found);
         }
@@ -41,7 +41,7 @@ fn check_local_paths(file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
         if let Some(path) = LOCAL_PATHS.iter().find(|path| line.contains(**path)) {
             let what = format!("`{path}` is a path of one machine");
-            found.push(Finding::line("workplace", file, number + 1, what));
+            found.push(Finding::at_line("workplace", file, number + 1, what));
         }
     }
 }
@@ -49,7 +49,12 @@ fn check_local_paths(file: &File, found: &mut Findings) {
 fn check_trailing_blanks(file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
         if line.ends_with([' ', '\t', '\r']) {
-            found.push(Finding::line("blanks", file, number + 1, "blanks at the end of the line"));
+            found.push(Finding::at_line(
+                "blanks",
+                file,
+                number + 1,
+                "blanks at the end of the line",
+            ));
         }
     }
     if !file.text.is_empty() && !file.text.ends_with('\n') {
@@ -61,7 +66,7 @@ fn check_unfinished_markers(file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
         if let Some(word) = UNFINISHED_MARKERS.iter().find(|word| line.contains(**word)) {
             let what = format!("`{word}`: finish it or write an issue");
-            found.push(Finding::line("undone", file, number + 1, what));
+            found.push(Finding::at_line("undone", file, number + 1, what));
         }
     }
 }
@@ -69,18 +74,18 @@ fn check_unfinished_markers(file: &File, found: &mut Findings) {
 fn check_rust_text(file: &File, name: &str, found: &mut Findings) {
     if !file.text.starts_with("//!") {
         let what = "the first line is not `//!`: say what the file is";
-        found.push(Finding::line("first line", file, 1, what));
+        found.push(Finding::at_line("first line", file, 1, what));
     }
     for (number, line) in file.text.lines().enumerate() {
         let columns = line.chars().count();
         if columns > COLUMNS_MAX {
             let what = format!("{columns} columns; the limit is {COLUMNS_MAX}");
-            found.push(Finding::line("columns", file, number + 1, what));
+            found.push(Finding::at_line("columns", file, number + 1, what));
         }
     }
     let lines = file.text.lines().count();
-    if lines > LINES_MAX {
-        let what = format!("{lines} lines; the limit is {LINES_MAX}: one file, one reason");
+    if lines > FILE_LINES_MAX {
+        let what = format!("{lines} lines; the limit is {FILE_LINES_MAX}: one file, one reason");
         found.push(Finding::in_file("length", file, what));
     } else if !file.is_test() {
         let lines = lines_outside_tests(&file.code).len();
@@ -99,7 +104,7 @@ fn check_rust_text(file: &File, name: &str, found: &mut Findings) {
         for number in sleep_lines(file) {
             let what = "sleeps for a time; wait for a condition, or give a reason in \
                         SLEEP_EXCEPTIONS of xtask/src/tidy/rules.rs";
-            found.push(Finding::line("sleeps", file, number, what));
+            found.push(Finding::at_line("sleeps", file, number, what));
         }
     }
 }

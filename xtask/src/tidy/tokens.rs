@@ -1,8 +1,8 @@
 //! Lexer for Rust files, and the subset of tokens that the default build compiles.
 //!
-//! Input: code without comments and literals ([`super::source::code`]). Output: words and
-//! punctuation, with their line numbers. Brackets are matched by counting, which suffices for code
-//! that compiles.
+//! Input: code without comments and literals ([`super::source::blank_comments_and_literals`]).
+//! Output: words and punctuation, with their line numbers. Brackets are matched by counting, which
+//! suffices for code that compiles.
 
 use std::ops::Range;
 

@@ -29,7 +29,7 @@ impl File {
 
     /// Returns true for text files of a kind that is written by hand. The rules for text apply to
     /// these files.
-    pub(crate) fn is_written(&self) -> bool {
+    pub(crate) fn is_handwritten(&self) -> bool {
         let known = ["rs", "toml", "md", "sh", "pipe", "yml"].iter().any(|e| self.has_extension(e));
         self.is_text && (known || self.path == ".ci/run")
     }
@@ -134,7 +134,7 @@ fn load_file(root: &Path, path: String) -> io::Result<File> {
     let mut file =
         File { path, length, text: text.unwrap_or_default(), is_text, code: String::new() };
     if file.is_rust() {
-        file.code = source::code(&file.text);
+        file.code = source::blank_comments_and_literals(&file.text);
     }
     Ok(file)
 }

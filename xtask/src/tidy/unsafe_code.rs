@@ -33,7 +33,7 @@ fn check_no_io(tree: &Tree, base: &str, found: &mut Findings) {
             let word = rules::IO_NAMES.iter().find(|word| has_word(line, word));
             if let Some(word) = module.or(word) {
                 let what = format!("`{word}` in a crate that does no I/O and knows no clock");
-                found.push(Finding::line("silence", file, number, what));
+                found.push(Finding::at_line("silence", file, number, what));
             }
         }
     }
@@ -90,7 +90,7 @@ fn check_unsafe_files(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &m
         for (number, line) in file.code.lines().enumerate() {
             if has_word(line, UNSAFE_KEYWORD) {
                 let what = format!("unsafe code outside the fence of `{}`", krate.name);
-                found.push(Finding::line("fences", file, number + 1, what));
+                found.push(Finding::at_line("fences", file, number + 1, what));
             }
         }
     }
@@ -116,7 +116,7 @@ fn count_unsafe(tree: &Tree, found: &mut Findings) {
 }
 
 /// Returns a table of the amount of unsafe code per file.
-pub(super) fn table(tree: &Tree) -> String {
+pub(super) fn unsafe_code_table(tree: &Tree) -> String {
     let mut text = String::from("blocks  other  of them tests  file\n");
     let mut sum = 0;
     for file in tree.rust_files() {

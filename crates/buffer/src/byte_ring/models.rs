@@ -112,7 +112,7 @@ fn access_byte<T>(ring: &Ring, position: u64, access: impl FnOnce(&mut u64) -> T
 fn put(writer: &mut Writer, count: u64) -> u64 {
     let ring = writer.words().clone();
     let room = (ring.0.bytes.len() - writer.used_bytes().unwrap()) as u64;
-    let (from, count) = (writer.written(), count.min(room));
+    let (from, count) = (writer.written_byte_count(), count.min(room));
     for position in from..from + count {
         access_byte(&ring, position, |byte| *byte = position);
     }
@@ -126,8 +126,8 @@ fn put(writer: &mut Writer, count: u64) -> u64 {
 /// Stops if the reader has closed its socket; returns the number of bytes written.
 fn write_all(writer: &mut Writer, total: u64, each: u64) -> u64 {
     let ring = writer.words().clone();
-    while writer.written() < total {
-        match put(writer, each.min(total - writer.written())) {
+    while writer.written_byte_count() < total {
+        match put(writer, each.min(total - writer.written_byte_count())) {
             0 if ring.0.to_writer.is_closed() => break,
             0 => {
                 if !writer.announce_wait() {
@@ -142,18 +142,19 @@ fn write_all(writer: &mut Writer, total: u64, each: u64) -> u64 {
             }
         }
     }
-    writer.written()
+    writer.written_byte_count()
 }
 
 /// Takes up to `each` bytes at once until the end or until `limit` bytes were taken. Asserts their
 /// order. Returns the number of bytes taken.
 fn read_all(reader: &mut Reader, each: usize, limit: u64) -> u64 {
     let ring = reader.words().clone();
-    while reader.taken() < limit {
-        match reader.state(|| ring.0.to_reader.next()).unwrap() {
+    while reader.taken_byte_count() < limit {
+        match reader.poll_state(|| ring.0.to_reader.next()).unwrap() {
             ReaderState::Bytes(available) => {
                 let count = available.min(each);
-                for position in reader.taken()..reader.taken() + count as u64 {
+                for position in reader.taken_byte_count()..reader.taken_byte_count() + count as u64
+                {
                     let byte = access_byte(&ring, position, |byte| *byte);
                     assert_eq!(byte, position, "lapped or torn");
                 }
@@ -165,7 +166,7 @@ fn read_all(reader: &mut Reader, each: usize, limit: u64) -> u64 {
             ReaderState::End => break,
         }
     }
-    reader.taken()
+    reader.taken_byte_count()
 }
 
 fn transfer(size: usize, (total, each): (u64, u64), taken: usize) {

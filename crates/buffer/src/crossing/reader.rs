@@ -3,7 +3,7 @@
 
 use super::shared::Shared;
 use crate::ibuf;
-use crate::pool::{Lease, Memory, Segment};
+use crate::pool::{Lease, PoolMemory, Segment};
 use crate::{Fault, ReaderCounts, WriterCounts};
 use abi::{BlockMetadata, Entry, Extent, Marks, RichPointer};
 use std::cell::Cell;
@@ -28,9 +28,9 @@ impl CrossingReader {
     /// entries published before this call. Without this call, the position is loaded only after all
     /// entries up to the last loaded position have been taken.
     pub fn refresh(&mut self) -> Result<(), Fault> {
-        self.ring.cursor.refresh()?;
+        self.ring.cursor.refresh_published_position()?;
         // Follows a writer that has resized the ring.
-        self.ring.cursor.available().map(drop)
+        self.ring.cursor.available_position().map(drop)
     }
 
     /// Returns a batch of up to `max` unread entries without releasing them. The batch is empty if
@@ -58,7 +58,7 @@ impl CrossingReader {
         side.taken.bytes += bytes;
         side.release();
         if side.unreleased_count() <= side.store.capacity / 2 {
-            self.shared.writer_doorbell.notify_room();
+            self.shared.writer_doorbell.notify_freed_room();
         }
         Ok(())
     }
@@ -129,7 +129,7 @@ impl<'a> Batch<'a> {
         if index < self.count {
             self.reader.ring.load(self.reader.ring.cursor.next + index as u64)
         } else {
-            Entry::new(RichPointer::hole(0), BlockMetadata::default(), Marks::bare(0))
+            Entry::new(RichPointer::hole(0), BlockMetadata::default(), Marks::for_plain_block(0))
         }
     }
 
@@ -144,7 +144,7 @@ impl<'a> Batch<'a> {
         let count = self.count.min(pointers.len()).min(context.len()).min(marks.len());
         let (pointers, context) = (&mut pointers[..count], &mut context[..count]);
         let first = self.reader.ring.cursor.next;
-        let bytes = self.reader.ring.copy(first, pointers, context, &mut marks[..count]);
+        let bytes = self.reader.ring.copy_to_columns(first, pointers, context, &mut marks[..count]);
         self.reader.copied.set((first, count, bytes));
         count
     }
@@ -175,7 +175,7 @@ impl<'a> Batch<'a> {
     #[must_use]
     pub fn segment(&self, index: usize) -> Option<Segment<'a>> {
         let frame = self.entry(index).frame();
-        let memory = self.memory(frame).ok()?;
+        let memory = self.find_memory(frame).ok()?;
         let (slot, start) = memory.enclosing_segment(frame)?;
         // SAFETY: `enclosing_segment` found the slot resident, with `filled` bytes from its start
         // inside the region. The frame belongs to an entry of this batch, so its segment is leased
@@ -191,7 +191,7 @@ impl<'a> Batch<'a> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
         }
-        let memory = self.memory(pointer)?;
+        let memory = self.find_memory(pointer)?;
         let (slot, _) = memory.locate(pointer.place)?;
         if self.has_entry_in(memory, slot) {
             self.block_bytes(pointer)
@@ -203,7 +203,7 @@ impl<'a> Batch<'a> {
     /// Leases the segment that contains a block of this batch, so that the block can outlive the
     /// batch. Fails with a [`Fault`] for a block outside the batch's segments.
     pub fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault> {
-        let memory = self.memory(pointer)?;
+        let memory = self.find_memory(pointer)?;
         let (slot, _) = memory.locate(pointer.place)?;
         if self.has_entry_in(memory, slot) {
             // M4: created from a batch, whose writer has a lease on this very segment (C5).
@@ -214,7 +214,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Returns true if an entry of this batch points into slot `slot` of `memory`.
-    fn has_entry_in(&self, memory: &Arc<Memory>, slot: usize) -> bool {
+    fn has_entry_in(&self, memory: &Arc<PoolMemory>, slot: usize) -> bool {
         self.entries().any(|entry| {
             let is_in_slot =
                 |place: Extent| memory.locate(place).is_ok_and(|(found, _)| found == slot);
@@ -223,9 +223,9 @@ impl<'a> Batch<'a> {
         })
     }
 
-    fn memory(&self, pointer: RichPointer) -> Result<&'a Arc<Memory>, Fault> {
+    fn find_memory(&self, pointer: RichPointer) -> Result<&'a Arc<PoolMemory>, Fault> {
         let shared: &'a Shared = &self.reader.shared;
-        shared.memory(pointer.dbuf()).ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))
+        shared.find_memory(pointer.dbuf()).ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))
     }
 
     /// Returns the bytes of a block. The caller must ensure that an entry of this batch points into
@@ -235,7 +235,7 @@ impl<'a> Batch<'a> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
         }
-        let memory = self.memory(pointer)?;
+        let memory = self.find_memory(pointer)?;
         let (_, at) = memory.locate(pointer.place)?;
         // SAFETY: `locate` found the bytes inside the region and below `filled`. The pointer is the
         // view or the frame of an entry of this batch, or is in the same segment as one of them, so

@@ -3,7 +3,7 @@
 
 use super::writer::InFlightSegment;
 use crate::Fault;
-use crate::pool::Memory;
+use crate::pool::PoolMemory;
 use crate::signal::Doorbell;
 use abi::DbufId;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 #[derive(Debug)]
 pub(super) struct Shared {
     /// Memories into which entries may point (C5).
-    memories: [OnceLock<Arc<Memory>>; CROSSING_POOLS_MAX],
+    memories: [OnceLock<Arc<PoolMemory>>; CROSSING_POOLS_MAX],
     /// Leases of a writer that has exited, held for the remaining readers (C3).
     pub(super) orphaned: Mutex<Vec<InFlightSegment>>,
     pub(super) writer_doorbell: Arc<Doorbell>,
@@ -34,13 +34,13 @@ impl Shared {
     }
 
     /// Returns the memory of a dbuf; `None` if the dbuf is not registered.
-    pub(super) fn memory(&self, dbuf: DbufId) -> Option<&Arc<Memory>> {
+    pub(super) fn find_memory(&self, dbuf: DbufId) -> Option<&Arc<PoolMemory>> {
         self.memories.iter().map_while(OnceLock::get).find(|memory| memory.id == dbuf)
     }
 
     /// Registers a memory under its id. Only the writer calls this. Fails with
     /// [`Fault::UnknownDbuf`] if the table is full or another memory has the same id.
-    pub(super) fn register(&self, memory: &Arc<Memory>) -> Result<(), Fault> {
+    pub(super) fn register(&self, memory: &Arc<PoolMemory>) -> Result<(), Fault> {
         for entry in &self.memories {
             let registered = entry.get_or_init(|| memory.clone());
             if Arc::ptr_eq(registered, memory) {

@@ -22,7 +22,7 @@ impl CrossingWriter {
     /// Permits the writer to resize the ring of entries according to its fill level. The sizes in
     /// `scaling` are those of the entries in bytes, without the bytes of the blocks.
     #[must_use]
-    pub fn scaling(mut self, scaling: ScalingParameters) -> Self {
+    pub fn with_scaling(mut self, scaling: ScalingParameters) -> Self {
         let lap = self.ring().cursor.head + self.capacity() as u64;
         self.sizing = Sizing::Automatic(Box::new(Scaler::new(scaling)), lap);
         self
@@ -43,23 +43,23 @@ impl CrossingWriter {
         let before = self.capacity();
         if let Sizing::Automatic(scaler, _) = &mut self.sizing {
             scaler.record_wait();
-            self.decide();
+            self.decide_size();
         }
         self.capacity() > before
     }
 
     /// Decides on the size of the ring if the current lap has ended; otherwise does nothing.
     #[inline]
-    pub(super) fn end_lap(&mut self) {
+    pub(super) fn resize_at_lap_end(&mut self) {
         if let Sizing::Automatic(_, end) = self.sizing
             && self.ring().cursor.head >= end
         {
-            self.decide();
+            self.decide_size();
         }
     }
 
     #[cold]
-    fn decide(&mut self) {
+    fn decide_size(&mut self) {
         let (capacity, stride) = (self.capacity(), self.ring().lanes.stride());
         let Sizing::Automatic(mut scaler, _) = std::mem::replace(&mut self.sizing, Sizing::Fixed)
         else {

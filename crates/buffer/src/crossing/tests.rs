@@ -6,7 +6,7 @@ use crate::WriterCounts;
 use crate::ibuf::{EntryColumns, PushResult};
 use crate::pool::Pool;
 use crate::pool::PoolConfig;
-use crate::signal::spins;
+use crate::signal::spin_limit_for_processors;
 use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 
 fn create_pool(id: u32) -> Pool {
@@ -17,7 +17,7 @@ fn create_doorbells(count: usize) -> Vec<Arc<Doorbell>> {
     (0..count).map(|_| Arc::new(Doorbell::new())).collect()
 }
 
-fn ring_config(entries: usize, policy: Policy) -> RingConfig {
+fn ring_config(entries: usize, policy: OverflowPolicy) -> RingConfig {
     RingConfig { entries, policy, ..RingConfig::default() }
 }
 
@@ -29,7 +29,7 @@ fn append_block(pool: &Pool, number: u64, length: usize) -> Option<Entry> {
         fill_pattern(bytes, number);
         bytes.len()
     })?;
-    let view = RichPointer::new(pool.id(), place.within(4, length as u32 - 8), Class::YES);
+    let view = RichPointer::new(pool.id(), place.subrange(4, length as u32 - 8), Class::YES);
     let marks = {
         let mut marks = Marks::frame(1, length as u32, length as u32);
         marks.view = 4;
@@ -58,12 +58,13 @@ fn segments_are_leased_until_the_slowest_reader_passed() {
     let mut pool = create_pool(1);
     let doorbell = create_doorbells(3);
     let (mut writer, mut readers) =
-        crossing(&ring_config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
+        crossing(&ring_config(64, OverflowPolicy::Block), doorbell[0].clone(), &doorbell[1..])
+            .unwrap();
     for number in 0..6 {
         let entry = append_block(&pool, number, 1500).unwrap();
         assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);
     }
-    assert_eq!(writer.reap(), Ok(3));
+    assert_eq!(writer.drop_passed_leases(), Ok(3));
     pool.end_pass();
     assert_eq!(pool.usage().leased, 3);
     for (index, reader) in readers.iter_mut().enumerate() {
@@ -71,13 +72,13 @@ fn segments_are_leased_until_the_slowest_reader_passed() {
         assert_eq!(batch.len(), 6);
         (0..6).for_each(|i| check_entry(&batch, i));
         reader.release(6).unwrap();
-        let left = writer.reap().unwrap();
+        let left = writer.drop_passed_leases().unwrap();
         assert_eq!(left, if index == 0 { 3 } else { 0 });
     }
     pool.end_pass();
     assert_eq!(pool.usage().leased, 0);
     assert_eq!(writer.reader_counts(0), Some(readers[0].counts()));
-    assert_eq!(writer.counts().resident(&readers[1].counts()), Some(0));
+    assert_eq!(writer.counts().resident_blocks(&readers[1].counts()), Some(0));
 }
 
 /// A reader's release does not wake a writer that sleeps for a reason other than lack of room.
@@ -86,18 +87,19 @@ fn writer_is_woken_for_room_only_if_it_waits_for_it() {
     let pool = create_pool(1);
     let doorbell = create_doorbells(2);
     let (mut writer, mut readers) =
-        crossing(&ring_config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
+        crossing(&ring_config(64, OverflowPolicy::Block), doorbell[0].clone(), &doorbell[1..])
+            .unwrap();
     for waits in [true, false, true] {
         let entry = append_block(&pool, 1, 100).unwrap();
         assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);
         doorbell[0].set_waits_for_room(waits);
-        let _ticket = doorbell[0].listen();
+        let _ticket = doorbell[0].prepare_to_sleep();
         assert_eq!(readers[0].peek(1).unwrap().len(), 1);
         readers[0].release(1).unwrap();
         assert_eq!(doorbell[0].has_unnotified_sleeper(), !waits);
     }
     doorbell[0].set_waits_for_room(false);
-    let _ticket = doorbell[0].listen();
+    let _ticket = doorbell[0].prepare_to_sleep();
     drop(readers);
     assert!(
         !doorbell[0].has_unnotified_sleeper() && writer.is_abandoned(),
@@ -123,7 +125,7 @@ fn pushed_columns_arrive_like_pushed_entries() {
     for lanes in [EntryColumns::Pointer, EntryColumns::Metadata, EntryColumns::Marks] {
         let mut pool = create_pool(1);
         let doorbell = create_doorbells(2);
-        let config = RingConfig { columns: lanes, ..ring_config(8, Policy::Block) };
+        let config = RingConfig { columns: lanes, ..ring_config(8, OverflowPolicy::Block) };
         let (mut writer, mut readers) =
             crossing(&config, doorbell[0].clone(), &doorbell[1..]).unwrap();
         let mut number = 0;
@@ -168,7 +170,7 @@ fn pushed_columns_arrive_like_pushed_entries() {
                 (taken.blocks, taken.bytes)
             );
         }
-        assert_eq!(writer.reap(), Ok(0));
+        assert_eq!(writer.drop_passed_leases(), Ok(0));
     }
 }
 
@@ -177,15 +179,17 @@ fn mixed_or_invalid_columns_are_not_put() {
     let (mine, other) = (create_pool(1), create_pool(2));
     let doorbell = create_doorbells(2);
     let (mut writer, mut readers) =
-        crossing(&ring_config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
+        crossing(&ring_config(64, OverflowPolicy::Block), doorbell[0].clone(), &doorbell[1..])
+            .unwrap();
     let [good, beside] = [1, 2].map(|number| append_block(&mine, number, 1500).unwrap());
     let elsewhere = append_block(&mine, 3, 1500).unwrap();
     let foreign = append_block(&other, 1, 100).unwrap();
-    let hole = Entry::new(RichPointer::hole(99), BlockMetadata::default(), Marks::bare(99));
+    let hole =
+        Entry::new(RichPointer::hole(99), BlockMetadata::default(), Marks::for_plain_block(99));
     let mut empty = beside;
-    empty.pointer = empty.pointer.within(0, 0);
+    empty.pointer = empty.pointer.subrange(0, 0);
     let mut longer = beside;
-    longer.pointer = beside.pointer.within(0, 1600);
+    longer.pointer = beside.pointer.subrange(0, 1600);
     let mut cut = beside;
     cut.marks.captured = 5000;
     let mut before = beside;
@@ -217,7 +221,8 @@ fn entries_that_contradict_their_memory_are_rejected() {
     let twin = create_pool(1);
     let doorbell = create_doorbells(2);
     let (mut writer, mut readers) =
-        crossing(&ring_config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
+        crossing(&ring_config(64, OverflowPolicy::Block), doorbell[0].clone(), &doorbell[1..])
+            .unwrap();
     let good = append_block(&mine, 1, 100).unwrap();
     let foreign = append_block(&other, 1, 100).unwrap();
     let refused = |writer: &mut CrossingWriter, entry, origins: &[&dyn Origin]| {
@@ -225,7 +230,7 @@ fn entries_that_contradict_their_memory_are_rejected() {
     };
     assert_eq!(refused(&mut writer, foreign, &[&mine]), Fault::UnknownDbuf(other.id()));
     let mut longer = good;
-    longer.pointer = good.pointer.within(0, 100);
+    longer.pointer = good.pointer.subrange(0, 100);
     assert!(matches!(refused(&mut writer, longer, &[&mine]), Fault::OutOfWindow(_)));
     let mut cut = good;
     cut.marks.captured = 5000;
@@ -236,7 +241,8 @@ fn entries_that_contradict_their_memory_are_rejected() {
     assert!(refused(&mut writer, long, &[&twin]) != Fault::Hole);
     assert_eq!(refused(&mut writer, late, &[&twin]), Fault::UnknownDbuf(twin.id()));
     assert_eq!(readers[0].peek(9).unwrap().len(), 0, "nothing was put");
-    let hole = Entry::new(RichPointer::hole(99), BlockMetadata::default(), Marks::bare(99));
+    let hole =
+        Entry::new(RichPointer::hole(99), BlockMetadata::default(), Marks::for_plain_block(99));
     assert_eq!(writer.push(&[hole, foreign], &[&mine, &other]).unwrap().put, 2);
     let batch = readers[0].peek(9).unwrap();
     assert_eq!(batch.bytes(0), Err(Fault::Hole));
@@ -249,17 +255,19 @@ fn block_passes_two_crossings_without_copy() {
     let mut pool = create_pool(1);
     let doorbell = create_doorbells(3);
     let (mut first, mut middle) =
-        crossing(&ring_config(8, Policy::Block), doorbell[0].clone(), &doorbell[1..2]).unwrap();
+        crossing(&ring_config(8, OverflowPolicy::Block), doorbell[0].clone(), &doorbell[1..2])
+            .unwrap();
     let (mut second, mut last) =
-        crossing(&ring_config(8, Policy::Block), doorbell[1].clone(), &doorbell[2..]).unwrap();
+        crossing(&ring_config(8, OverflowPolicy::Block), doorbell[1].clone(), &doorbell[2..])
+            .unwrap();
     first.push(&[append_block(&pool, 7, 3000).unwrap()], &[&pool]).unwrap();
     let batch = middle[0].peek(8).unwrap();
     let address = batch.bytes(0).unwrap().as_ptr();
     second.push(&[batch.entry(0)], &[&batch]).unwrap();
-    let outside = batch.entry(0).pointer.place.within(1 << 19, 1);
+    let outside = batch.entry(0).pointer.place.subrange(1 << 19, 1);
     assert!(batch.resolve(RichPointer::new(pool.id(), outside, Class::YES)).is_err());
     middle[0].release(1).unwrap();
-    assert_eq!(first.reap().unwrap(), 0);
+    assert_eq!(first.drop_passed_leases().unwrap(), 0);
     for number in 0..20 {
         pool.end_pass();
         append_block(&pool, 100 + number, 3000).unwrap();
@@ -284,7 +292,8 @@ fn leases_outlive_an_exited_writer() {
     let mut pool = create_pool(1);
     let doorbell = create_doorbells(2);
     let (mut writer, mut readers) =
-        crossing(&ring_config(8, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
+        crossing(&ring_config(8, OverflowPolicy::Block), doorbell[0].clone(), &doorbell[1..])
+            .unwrap();
     writer.push(&[append_block(&pool, 7, 3000).unwrap()], &[&pool]).unwrap();
     drop(writer);
     for number in 0..20 {
@@ -303,7 +312,8 @@ fn leases_outlive_an_exited_writer() {
 #[test]
 fn crossing_rejects_overwriting_policy() {
     let doorbell = create_doorbells(2);
-    let made = crossing(&ring_config(8, Policy::Overwrite), doorbell[0].clone(), &doorbell[1..]);
+    let made =
+        crossing(&ring_config(8, OverflowPolicy::Overwrite), doorbell[0].clone(), &doorbell[1..]);
     assert_eq!(made.map(|_| ()), Err(Fault::Lossy));
 }
 
@@ -313,8 +323,8 @@ fn crossing_rejects_overwriting_policy() {
 #[test]
 fn threads_under_pressure_read_intact_blocks() {
     const BLOCK_COUNT: u64 = 20_000;
-    let spin = spins(processor_count());
-    for policy in [Policy::Block, Policy::DropNew] {
+    let spin = spin_limit_for_processors(processor_count());
+    for policy in [OverflowPolicy::Block, OverflowPolicy::DropNew] {
         let doorbell = create_doorbells(3);
         let (mut writer, readers) =
             crossing(&ring_config(16, policy), doorbell[0].clone(), &doorbell[1..]).unwrap();
@@ -339,7 +349,7 @@ fn threads_under_pressure_read_intact_blocks() {
                         let count = batch.len();
                         reader.release(count).unwrap();
                     }
-                    assert_eq!(reader.writer_counts().resident(&reader.counts()), Some(0));
+                    assert_eq!(reader.writer_counts().resident_blocks(&reader.counts()), Some(0));
                     let put = reader.writer_counts();
                     assert_eq!(put.blocks + put.dropped, BLOCK_COUNT, "{policy:?}");
                 });
@@ -350,20 +360,20 @@ fn threads_under_pressure_read_intact_blocks() {
                 while number < BLOCK_COUNT {
                     let length = 8 + (number % 1490) as usize;
                     let Some(entry) = append_block(&pool, number, length) else {
-                        writer.signal();
-                        doorbell[0].wait_until(spin, || writer.reap().unwrap() < 8);
+                        writer.wake_readers();
+                        doorbell[0].wait_until(spin, || writer.drop_passed_leases().unwrap() < 8);
                         pool.end_pass();
                         continue;
                     };
                     let pushed = writer.push(&[entry], &[&pool]).unwrap();
                     if pushed == PushResult::default() {
-                        writer.signal();
-                        doorbell[0].wait_until(spin, || writer.room(1).unwrap() > 0);
+                        writer.wake_readers();
+                        doorbell[0].wait_until(spin, || writer.free_entries(1).unwrap() > 0);
                         continue;
                     }
                     number += 1;
                     if number % 4 == 0 {
-                        writer.signal();
+                        writer.wake_readers();
                         pool.end_pass();
                     }
                 }
@@ -387,8 +397,9 @@ fn f6_full_crossing_grows_without_waiting_for_its_reader() {
     let mut pool = create_pool(1);
     let doorbell = create_doorbells(2);
     let (writer, mut readers) =
-        crossing(&ring_config(16, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
-    let (mut writer, mut reader) = (writer.scaling(CROSSING_SCALING), readers.remove(0));
+        crossing(&ring_config(16, OverflowPolicy::Block), doorbell[0].clone(), &doorbell[1..])
+            .unwrap();
+    let (mut writer, mut reader) = (writer.with_scaling(CROSSING_SCALING), readers.remove(0));
     let (mut put, mut read) = (0, 0);
     while put < 16 {
         put += writer.push(&[append_block(&pool, put, 100).unwrap()], &[&pool]).unwrap().put as u64;
@@ -399,7 +410,7 @@ fn f6_full_crossing_grows_without_waiting_for_its_reader() {
     for number in 16..48 {
         writer.push(&[append_block(&pool, number, 100).unwrap()], &[&pool]).unwrap();
     }
-    assert_eq!(writer.room(1), Ok(0));
+    assert_eq!(writer.free_entries(1), Ok(0));
     // A batch ends at the change; the next batch begins after it.
     for expected in [16, 32] {
         let batch = reader.peek(100).unwrap();
@@ -411,10 +422,10 @@ fn f6_full_crossing_grows_without_waiting_for_its_reader() {
         }
         reader.release(expected).unwrap();
     }
-    assert_eq!((writer.unreleased_entries(), writer.reap()), (0, Ok(0)));
+    assert_eq!((writer.unreleased_entries(), writer.drop_passed_leases()), (0, Ok(0)));
     pool.end_pass();
     assert_eq!(pool.usage().leased, 0);
-    assert_eq!(writer.counts().resident(&reader.counts()), Some(0));
+    assert_eq!(writer.counts().resident_blocks(&reader.counts()), Some(0));
     drop(writer);
     assert!(reader.peek(1).unwrap().is_empty());
     assert_eq!(reader.is_finished(), Ok(true));
@@ -426,8 +437,9 @@ fn f6_crossing_follows_the_pressure_within_its_range() {
     let mut pool = create_pool(1);
     let doorbell = create_doorbells(2);
     let (writer, mut readers) =
-        crossing(&ring_config(256, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
-    let (mut writer, mut reader) = (writer.scaling(CROSSING_SCALING), readers.remove(0));
+        crossing(&ring_config(256, OverflowPolicy::Block), doorbell[0].clone(), &doorbell[1..])
+            .unwrap();
+    let (mut writer, mut reader) = (writer.with_scaling(CROSSING_SCALING), readers.remove(0));
     let entry = append_block(&pool, 0, 100).unwrap();
     for _ in 0..2000 {
         assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);

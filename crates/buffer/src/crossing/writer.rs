@@ -28,9 +28,9 @@ impl CrossingWriter {
     }
 
     /// Puts and publishes as many entries as the policy admits. Does not wake readers; call
-    /// [`CrossingWriter::signal`] for that. Every entry that is not a hole must come from one of
-    /// `origins`. Fails with a [`Fault`], and puts nothing, if no origin can lease the bytes that
-    /// an entry names, or if all readers have left ([`Fault::Abandoned`]).
+    /// [`CrossingWriter::wake_readers`] for that. Every entry that is not a hole must come from one
+    /// of `origins`. Fails with a [`Fault`], and puts nothing, if no origin can lease the bytes
+    /// that an entry names, or if all readers have left ([`Fault::Abandoned`]).
     pub fn push(
         &mut self,
         entries: &[Entry],
@@ -49,7 +49,7 @@ impl CrossingWriter {
         origins: &[&dyn Origin],
     ) -> Result<PushResult, Fault> {
         if self.flight.len() > 1 {
-            self.reap()?;
+            self.drop_passed_leases()?;
         }
         // Computed once, so that exactly the entries put are leased, even if a reader makes more
         // room in the meantime (C2).
@@ -72,7 +72,7 @@ impl CrossingWriter {
             }
             Ok(())
         })?;
-        self.end_lap();
+        self.resize_at_lap_end();
         Ok(pushed)
     }
 
@@ -87,7 +87,7 @@ impl CrossingWriter {
     ) -> Result<bool, Fault> {
         let Some(last) = entries.pointers.last() else { return Ok(true) };
         if self.flight.len() > 1 {
-            self.reap()?;
+            self.drop_passed_leases()?;
         }
         let count = entries.pointers.len();
         let Some(extent) = ByteRange::from_columns(entries, self.ring.lanes == EntryColumns::Marks)
@@ -107,14 +107,14 @@ impl CrossingWriter {
             None => return Ok(false),
         }
         ring.put_columns(entries, extent.bytes);
-        self.end_lap();
+        self.resize_at_lap_end();
         Ok(true)
     }
 
     /// Wakes all sleeping readers. The writer calls this before its space sleeps, and otherwise
     /// after a number of blocks (T_b) or a time (T_t), whichever comes first (see
-    /// [`Moderator`](crate::signal::wakeup_moderation::Moderator)).
-    pub fn signal(&self) {
+    /// [`Moderator`](crate::signal::wakeup_moderation::WakeupModerator)).
+    pub fn wake_readers(&self) {
         for doorbell in &self.shared.reader_doorbells {
             doorbell.notify();
         }
@@ -122,8 +122,8 @@ impl CrossingWriter {
 
     /// Drops the leases on segments that all readers have passed. Call this when the pool runs out
     /// of segments and before the space sleeps. Returns the number of remaining leases.
-    pub fn reap(&mut self) -> Result<usize, Fault> {
-        let passed = self.ring.cursor.refresh()?;
+    pub fn drop_passed_leases(&mut self) -> Result<usize, Fault> {
+        let passed = self.ring.cursor.refresh_reader_positions()?;
         // C3: every reader that has not left is at `passed` or beyond.
         let gone = self.flight.partition_point(|flight| flight.until <= passed);
         self.flight.drain(..gone);
@@ -141,8 +141,8 @@ impl CrossingWriter {
 
     /// Returns the number of free entries in the ring. Reads the readers' positions only if the
     /// cached positions show fewer than `wanted` free entries.
-    pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
-        self.ring.room(wanted)
+    pub fn free_entries(&mut self, wanted: usize) -> Result<usize, Fault> {
+        self.ring.free_entries(wanted)
     }
 
     /// Returns the capacity of the ring in entries.
@@ -221,7 +221,7 @@ fn hold_segment(
             }
             Ok(lease) => {
                 shared.register(lease.memory())?;
-                let (start, filled) = lease.extent(pointer).unwrap_or_default();
+                let (start, filled) = lease.filled_extent(pointer).unwrap_or_default();
                 flights.push_back(InFlightSegment { lease, until: after, start, filled });
                 return Ok(());
             }
@@ -239,7 +239,7 @@ impl Drop for CrossingWriter {
         let flight = std::mem::take(&mut self.flight);
         self.shared.orphaned.lock().unwrap_or_else(PoisonError::into_inner).extend(flight);
         self.ring.cursor.close();
-        self.signal();
+        self.wake_readers();
     }
 }
 
@@ -279,7 +279,7 @@ impl InFlightSegment {
     /// filled length of the leased segment in `start` and `filled`.
     fn covers(&mut self, pointer: RichPointer) -> bool {
         let covers = self.lease.covers(pointer.dbuf(), pointer.place);
-        if covers && let Some((start, filled)) = self.lease.extent(pointer) {
+        if covers && let Some((start, filled)) = self.lease.filled_extent(pointer) {
             (self.start, self.filled) = (start, filled);
         }
         covers

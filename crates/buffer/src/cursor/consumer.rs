@@ -2,10 +2,10 @@
 
 use super::counts::CountsWriter;
 use super::{POSITION_MAX, RingMemory};
-use crate::atomic::{Ordering, acquire, fence};
+use crate::atomic::{Ordering, fence, load_acquire};
 use crate::region::Region;
-use crate::{Fault, Policy, ReaderCounts};
-use abi::ring::{CLOSED, SWITCHED, reader, writer};
+use crate::{Fault, OverflowPolicy, ReaderCounts};
+use abi::ring::{STATE_CLOSED, STATE_SWITCHED, reader, writer};
 use std::sync::Arc;
 
 /// A reader's cursor in a ring.
@@ -15,7 +15,7 @@ pub struct ReaderCursor {
     /// Capacity of the ring, in positions, for the next block and later blocks. Changes when the
     /// reader passes a change to the capacity.
     pub(crate) capacity: u64,
-    pub(crate) policy: Policy,
+    pub(crate) policy: OverflowPolicy,
     pub index: usize,
     /// Position of the next block to read.
     pub next: u64,
@@ -55,19 +55,19 @@ impl ReaderCursor {
     /// Returns the position up to which blocks can be read. If all blocks up to the last loaded
     /// position have been read, first loads the writer's position again, and follows a writer that
     /// has continued in other memory of this process.
-    pub fn available(&mut self) -> Result<u64, Fault> {
+    pub fn available_position(&mut self) -> Result<u64, Fault> {
         if self.next != self.commit {
             return Ok(self.commit);
         }
         loop {
             // Before the position: the position loaded after a switch is the last of its memory.
             let has_switched = self.store.next.get().is_some() && self.has_switched();
-            let commit = self.refresh()?;
+            let commit = self.refresh_published_position()?;
             if commit != self.next || !has_switched {
                 return Ok(commit);
             }
             match self.store.next.get().cloned() {
-                Some(next) => self.continue_in(next),
+                Some(next) => self.continue_in_memory(next),
                 None => return Ok(commit),
             }
         }
@@ -75,10 +75,11 @@ impl ReaderCursor {
 
     /// Returns true if at least one unread block is published.
     pub fn has_more(&mut self) -> Result<bool, Fault> {
-        Ok(self.available()? != self.next)
+        Ok(self.available_position()? != self.next)
     }
 
-    /// Returns the writer's published position as of the last [`ReaderCursor::refresh`].
+    /// Returns the writer's published position as of the last
+    /// [`ReaderCursor::refresh_published_position`].
     #[inline]
     pub(crate) const fn last_published_position(&self) -> u64 {
         self.commit
@@ -93,14 +94,14 @@ impl ReaderCursor {
 
     /// Loads and returns the writer's published position. Fails with [`Fault::Poisoned`] if that
     /// position is impossible.
-    pub fn refresh(&mut self) -> Result<u64, Fault> {
+    pub fn refresh_published_position(&mut self) -> Result<u64, Fault> {
         // SYNC POINT: block published; pairs with the store in `WriterCursor::publish`.
-        let commit = acquire(self.store.writer.word(writer::COMMIT));
+        let commit = load_acquire(self.store.writer.word(writer::COMMITTED_POSITION));
         let ahead = commit.wrapping_sub(self.commit);
         // In a lossy ring the writer may be any distance ahead, but never behind.
         let limit = match self.policy {
-            Policy::Overwrite => POSITION_MAX,
-            Policy::Block | Policy::DropNew => {
+            OverflowPolicy::Overwrite => POSITION_MAX,
+            OverflowPolicy::Block | OverflowPolicy::DropNew => {
                 self.capacity.saturating_sub(self.commit.wrapping_sub(self.released))
             }
         };
@@ -118,7 +119,7 @@ impl ReaderCursor {
         // SYNC POINT: writing begins; pairs with the store and fence in
         // `WriterCursor::announce_overwrite`.
         fence(Ordering::Acquire);
-        let reserve = self.store.writer.word(writer::RESERVE).load(Ordering::Relaxed);
+        let reserve = self.store.writer.word(writer::RESERVED_POSITION).load(Ordering::Relaxed);
         reserve.wrapping_sub(start) > self.capacity
     }
 
@@ -129,8 +130,8 @@ impl ReaderCursor {
     /// `None` if the writer is overwriting all blocks at this moment; the reader then stays at
     /// `start`.
     pub(crate) fn resume_position(&mut self, start: u64) -> Result<Option<u64>, Fault> {
-        let mark = acquire(self.store.writer.word(writer::RESUME_POSITION));
-        let commit = self.refresh()?;
+        let mark = load_acquire(self.store.writer.word(writer::RESUME_POSITION));
+        let commit = self.refresh_published_position()?;
         if mark > commit {
             self.poisoned = true;
             return Err(Fault::Poisoned { published: mark, own: start });
@@ -141,7 +142,7 @@ impl ReaderCursor {
 
     /// Continues reading in the segment with memory `store`, from position `next` on. Call this
     /// after all blocks of the old segment have been read.
-    pub(crate) fn continue_in(&mut self, store: Arc<RingMemory>) {
+    pub(crate) fn continue_in_memory(&mut self, store: Arc<RingMemory>) {
         self.release();
         self.commit = self.next;
         self.capacity = store.capacity;
@@ -167,7 +168,7 @@ impl ReaderCursor {
         let page = self.page();
         counts_writer.write(page, reader::LEDGER, self.next, self.taken.words());
         // SYNC POINT: block released; pairs with the load in `WriterCursor::refresh`.
-        page.word(reader::CURSOR).store(self.next, Ordering::Release);
+        page.word(reader::RELEASED_POSITION).store(self.next, Ordering::Release);
         self.released = self.next;
         self.counts_writer = counts_writer;
     }
@@ -190,30 +191,30 @@ impl ReaderCursor {
     /// is the end of the segment, right after its switch record.
     pub(crate) fn has_switched(&self) -> bool {
         // SYNC POINT: switched; pairs with the store in `WriterCursor::leave_segment`.
-        acquire(self.store.writer.word(writer::STATE)) == SWITCHED
+        load_acquire(self.store.writer.word(writer::STATE)) == STATE_SWITCHED
     }
 
     /// Returns true if the writer has closed the ring. A position loaded afterwards is final.
     /// Returns false until the reader has followed the writer into its current memory.
     pub(crate) fn is_closed(&self) -> bool {
         // SYNC POINT: closed; pairs with the store in `WriterCursor::close`.
-        acquire(self.store.writer.word(writer::STATE)) == CLOSED
+        load_acquire(self.store.writer.word(writer::STATE)) == STATE_CLOSED
     }
 
     /// Returns true if the writer has closed the ring and all blocks have been read.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
-        Ok(self.is_closed() && self.refresh()? == self.next)
+        Ok(self.is_closed() && self.refresh_published_position()? == self.next)
     }
 
     /// Leaves the ring. Releases all blocks, so that the writer no longer waits for this reader.
     pub fn leave(&mut self) {
         self.release();
         // SYNC POINT: closed; pairs with the load in `WriterCursor::refresh`.
-        self.page().word(reader::STATE).store(CLOSED, Ordering::Release);
+        self.page().word(reader::STATE).store(STATE_CLOSED, Ordering::Release);
     }
 
-    /// Makes every later [`ReaderCursor::refresh`] fail, because the writer has put invalid data
-    /// into the ring. Returns `fault`.
+    /// Makes every later [`ReaderCursor::refresh_published_position`] fail, because the writer has
+    /// put invalid data into the ring. Returns `fault`.
     pub(crate) fn poison(&mut self, fault: Fault) -> Fault {
         self.poisoned = true;
         fault

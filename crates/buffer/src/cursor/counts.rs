@@ -7,7 +7,7 @@
 //! because dropping a block does not advance the position. Since counts only grow, the copy with
 //! the greater counts is then the newer one.
 
-use crate::atomic::{Ordering, acquire, fence};
+use crate::atomic::{Ordering, fence, load_acquire};
 use crate::region::Region;
 use abi::ring::COPY_STRIDE_WORDS;
 
@@ -15,8 +15,8 @@ use abi::ring::COPY_STRIDE_WORDS;
 /// page.
 type Counts = [u64; 4];
 
-/// The writer of a party's counts into its control page. It alternates between the two copies of
-/// the counts in this page.
+/// Writer of the counts of one party (the writer or a reader of a ring) into its control page.
+/// Alternates between the two copies of the counts in this page.
 #[derive(Debug, Default)]
 pub(super) struct CountsWriter {
     writes_second: bool,
@@ -43,11 +43,11 @@ impl CountsWriter {
 /// word with this position in the party's control page, and `ledger` that of the first copy of the
 /// counts. If the party is writing new counts at this moment, returns the newest counts that match
 /// the position.
-pub(super) fn read(page: &Region, published: usize, ledger: usize) -> Counts {
-    let position = acquire(page.word(published));
+pub(super) fn read_counts(page: &Region, published: usize, ledger: usize) -> Counts {
+    let position = load_acquire(page.word(published));
     let copy = |first: usize| {
-        let belongs = acquire(page.word(first)) == position;
-        let counts: Counts = std::array::from_fn(|i| acquire(page.word(first + 1 + i)));
+        let belongs = load_acquire(page.word(first)) == position;
+        let counts: Counts = std::array::from_fn(|i| load_acquire(page.word(first + 1 + i)));
         (belongs, counts)
     };
     copy(ledger).max(copy(ledger + COPY_STRIDE_WORDS)).1
@@ -57,14 +57,14 @@ pub(super) fn read(page: &Region, published: usize, ledger: usize) -> Counts {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use abi::ring::writer::{COMMIT, LEDGER};
+    use abi::ring::writer::{COMMITTED_POSITION, LEDGER};
 
     #[test]
     fn counts_become_visible_with_their_position() {
         let page = Region::heap(abi::ring::PAGE_WORDS);
         let mut counts_writer = CountsWriter::default();
-        let publish = |position| page.word(COMMIT).store(position, Ordering::Release);
-        let counts = || read(&page, COMMIT, LEDGER);
+        let publish = |position| page.word(COMMITTED_POSITION).store(position, Ordering::Release);
+        let counts = || read_counts(&page, COMMITTED_POSITION, LEDGER);
         assert_eq!(counts(), [0; 4]);
         for block in 1..6 {
             counts_writer.write(&page, LEDGER, block * 32, [block, block * 10, 0, 0]);

@@ -27,8 +27,8 @@ fn check_slot_reuse(leaves: bool) {
     builder.check(move || {
         let config = RingConfig {
             entries: 1,
-            lanes: EntryColumns::Pointer,
-            policy: Policy::Block,
+            columns: EntryColumns::Pointer,
+            policy: OverflowPolicy::Block,
             readers: 2,
         };
         let (mut writer, readers) = ibuf::ring(&config);
@@ -46,15 +46,15 @@ fn check_slot_reuse(leaves: bool) {
                     }
                     bytes.0.with(|_| ());
                     if index == 0 || !leaves {
-                        reader.side.next += 1;
-                        reader.side.release();
+                        reader.cursor.next += 1;
+                        reader.cursor.release();
                         // Not dropped: the release must free the slot, not the reader's departure.
                         std::mem::forget(reader);
                     }
                 })
             })
             .collect();
-        while writer.room(1).unwrap() == 0 {
+        while writer.free_entries(1).unwrap() == 0 {
             thread::yield_now();
         }
         bytes.0.with_mut(|_| ());
@@ -75,8 +75,12 @@ fn slot_is_rewritten_only_after_a_reader_has_left() {
 }
 
 fn create_ring() -> (ibuf::PointerWriter, ibuf::PointerReader) {
-    let config =
-        RingConfig { entries: 2, lanes: EntryColumns::Pointer, policy: Policy::Block, readers: 1 };
+    let config = RingConfig {
+        entries: 2,
+        columns: EntryColumns::Pointer,
+        policy: OverflowPolicy::Block,
+        readers: 1,
+    };
     let (writer, mut readers) = ibuf::ring(&config);
     (writer, readers.remove(0))
 }
@@ -86,9 +90,9 @@ fn reader_of_lying_writer_fails_permanently() {
     for lie in [3, 1 << 31, u64::MAX] {
         loom::model(move || {
             let (writer, mut reader) = create_ring();
-            let store = writer.side.store.clone();
+            let store = writer.cursor.store.clone();
             let lying = thread::spawn(move || {
-                store.writer.word(writer::COMMIT).store(lie, Ordering::Release);
+                store.writer.word(writer::COMMITTED_POSITION).store(lie, Ordering::Release);
             });
             let mut out = [Entry::default(); 2];
             let first = reader.read(&mut out);
@@ -107,16 +111,19 @@ fn writer_evicts_lying_reader() {
     loom::model(|| {
         let (mut writer, reader) = create_ring();
         writer.push(&[Entry::default()]).unwrap();
-        let store = reader.side.store.clone();
+        let store = reader.cursor.store.clone();
         let lying = thread::spawn(move || {
-            store.readers[0].word(reader::CURSOR).store(2, Ordering::Release);
+            store.readers[0].word(reader::RELEASED_POSITION).store(2, Ordering::Release);
         });
-        let looked = writer.side.refresh();
+        let looked = writer.cursor.refresh_reader_positions();
         lying.join().unwrap();
         if looked.is_ok() {
-            assert!(matches!(writer.side.refresh(), Err(Fault::Poisoned { published: 2, own: 1 })));
+            assert!(matches!(
+                writer.cursor.refresh_reader_positions(),
+                Err(Fault::Poisoned { published: 2, own: 1 })
+            ));
         }
-        assert!(writer.side.is_abandoned());
+        assert!(writer.cursor.is_abandoned());
         assert_eq!(writer.push(&[Entry::default()]), Err(Fault::Abandoned));
         drop(reader);
     });
@@ -129,12 +136,12 @@ fn reader_follows_into_a_new_segment() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(|| {
-        let old = RingMemory::heap(1, 1, Policy::Block, 1);
+        let old = RingMemory::heap(1, 1, OverflowPolicy::Block, 1);
         let new = RingMemory::new(
             Region::heap(DATA_OFFSET_WORDS + 1),
             old.readers.clone(),
             1,
-            Policy::Block,
+            OverflowPolicy::Block,
         );
         let bytes = loom::sync::Arc::new([Bytes(UnsafeCell::new(())), Bytes(UnsafeCell::new(()))]);
         let (mut producer, mut consumer) =
@@ -145,11 +152,15 @@ fn reader_follows_into_a_new_segment() {
                 while !consumer.has_switched() {
                     thread::yield_now();
                 }
-                assert_eq!(consumer.available(), Ok(1), "the last position comes with the switch");
+                assert_eq!(
+                    consumer.available_position(),
+                    Ok(1),
+                    "the last position comes with the switch"
+                );
                 bytes[0].0.with(|_| ());
                 consumer.next = 1;
-                consumer.continue_in(new);
-                while consumer.available().unwrap() == 1 {
+                consumer.continue_in_memory(new);
+                while consumer.available_position().unwrap() == 1 {
                     thread::yield_now();
                 }
                 bytes[1].0.with(|_| ());
@@ -160,8 +171,8 @@ fn reader_follows_into_a_new_segment() {
         };
         bytes[0].0.with_mut(|_| ());
         producer.head = 1;
-        producer.continue_in(new);
-        assert_eq!(producer.room(1), Ok(1), "the new memory is free at once");
+        producer.continue_in_memory(new);
+        assert_eq!(producer.free_positions(1), Ok(1), "the new memory is free at once");
         bytes[1].0.with_mut(|_| ());
         producer.head = 2;
         producer.publish();
@@ -195,7 +206,7 @@ fn reader_of_pointers_follows_a_resized_ring() {
         while writer.push(&[entry(2)]).unwrap().put == 0 {
             thread::yield_now();
         }
-        let _ = writer.side.refresh();
+        let _ = writer.cursor.refresh_reader_positions();
         writer.resize(2);
         drop(writer);
         assert_eq!(reading.join().unwrap(), 3);
@@ -209,7 +220,7 @@ fn writer_waits_at_a_cut_until_the_reader_has_passed() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(|| {
-        let store = RingMemory::heap(2, 2, Policy::Block, 1);
+        let store = RingMemory::heap(2, 2, OverflowPolicy::Block, 1);
         let bytes = loom::sync::Arc::new(Bytes(UnsafeCell::new(())));
         let (mut producer, mut consumer) =
             (WriterCursor::new(store.clone()), ReaderCursor::new(store, 0));
@@ -217,7 +228,7 @@ fn writer_waits_at_a_cut_until_the_reader_has_passed() {
             let bytes = bytes.clone();
             thread::spawn(move || {
                 for position in 0..3 {
-                    while consumer.available().unwrap() == consumer.next {
+                    while consumer.available_position().unwrap() == consumer.next {
                         thread::yield_now();
                     }
                     if position != 1 {
@@ -237,7 +248,7 @@ fn writer_waits_at_a_cut_until_the_reader_has_passed() {
         bytes.0.with_mut(|_| ());
         producer.head = 2;
         producer.change_capacity(1);
-        while producer.room(1).unwrap() == 0 {
+        while producer.free_positions(1).unwrap() == 0 {
             thread::yield_now();
         }
         assert_eq!(producer.take_passed_capacity(), Some(2), "reported once");

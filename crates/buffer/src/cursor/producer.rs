@@ -2,11 +2,11 @@
 
 use super::counts::CountsWriter;
 use super::{RingMemory, reader_counts};
-use crate::atomic::{Ordering, acquire, fence};
+use crate::atomic::{Ordering, fence, load_acquire};
 use crate::join::{JoinQueue, JoiningReader, ReaderConnection, ReaderTicket};
 use crate::region::Region;
-use crate::{Fault, Policy, ReaderCounts, WriterCounts};
-use abi::ring::{CLOSED, SWITCHED, reader, writer};
+use crate::{Fault, OverflowPolicy, ReaderCounts, WriterCounts};
+use abi::ring::{STATE_CLOSED, STATE_SWITCHED, reader, writer};
 use std::sync::Arc;
 
 /// The writer's cursor in a ring.
@@ -16,7 +16,7 @@ pub struct WriterCursor {
     pub store: Arc<RingMemory>,
     /// Capacity of the ring in positions for blocks written at `head` and later.
     pub(crate) capacity: u64,
-    pub(crate) policy: Policy,
+    pub(crate) policy: OverflowPolicy,
     /// Alignment of the readers' positions. A reader with a position that is not a multiple of this
     /// number is evicted.
     pub(crate) step: u64,
@@ -136,9 +136,9 @@ impl WriterCursor {
 
     /// Returns true if every reader that has not left last ran on `processor`. For a reader that
     /// has not published its processor, calls `unknown` instead.
-    pub fn are_readers_on(&self, processor: usize, unknown: impl Fn() -> bool) -> bool {
+    pub fn are_readers_on_processor(&self, processor: usize, unknown: impl Fn() -> bool) -> bool {
         let present = self.records.iter().filter(|record| !record.has_left);
-        present.into_iter().all(|record| match acquire(record.page.word(reader::PROCESSOR)) {
+        present.into_iter().all(|record| match load_acquire(record.page.word(reader::PROCESSOR)) {
             0 => unknown(),
             number => number == processor as u64 + 1,
         })
@@ -158,16 +158,16 @@ impl WriterCursor {
     #[inline]
     pub(crate) fn poll_joins(&mut self) {
         if self.queue.as_ref().is_some_and(|queue| queue.has_pending_changes()) {
-            self.admit();
+            self.admit_joined_readers();
         }
     }
 
     #[cold]
-    fn admit(&mut self) {
+    fn admit_joined_readers(&mut self) {
         let Some(queue) = &self.queue else { return };
         let changes = queue.drain(self.published);
         for record in &mut self.records {
-            record.has_left |= acquire(record.page.word(reader::STATE)) == CLOSED;
+            record.has_left |= load_acquire(record.page.word(reader::STATE)) == STATE_CLOSED;
         }
         for ticket in changes.left {
             let has_ticket = |record: &ReaderRecord| record.ticket == Some(ticket);
@@ -197,21 +197,21 @@ impl WriterCursor {
 
     /// Returns the number of free positions. Reads the readers' cursors only if the cached cursors
     /// show fewer than `wanted` free positions. A ring that overwrites is always entirely free.
-    pub(crate) fn room(&mut self, wanted: u64) -> Result<u64, Fault> {
-        if self.policy == Policy::Overwrite {
+    pub(crate) fn free_positions(&mut self, wanted: u64) -> Result<u64, Fault> {
+        if self.policy == OverflowPolicy::Overwrite {
             return Ok(self.capacity);
         }
-        if self.free() < wanted {
-            self.refresh()?;
+        if self.cached_free_positions() < wanted {
+            self.refresh_reader_positions()?;
         }
-        Ok(self.free())
+        Ok(self.cached_free_positions())
     }
 
     /// Returns the number of positions that are free for writing, as of the last refresh. Data in
     /// an older segment occupies no room in the current one. Data written before an in-place change
     /// to the capacity is in the same memory, so the smaller of the two capacities applies
     /// (`segment`, invariant S4).
-    fn free(&self) -> u64 {
+    fn cached_free_positions(&self) -> u64 {
         let end = match &self.capacity_change {
             Some(cut) if self.oldest < cut.at => self.oldest + cut.old_capacity.min(self.capacity),
             _ => self.oldest.max(self.start) + self.capacity,
@@ -225,11 +225,11 @@ impl WriterCursor {
     }
 
     /// Continues writing in another segment, from the head on.
-    pub(crate) fn continue_in(&mut self, store: Arc<RingMemory>) {
+    pub(crate) fn continue_in_memory(&mut self, store: Arc<RingMemory>) {
         let marked = self.resume_position;
         self.resume_position = self.head;
         // Prepared first: a reader that sees the switch in the old segment must see these words.
-        store.writer.word(writer::RESERVE).store(self.head, Ordering::Relaxed);
+        store.writer.word(writer::RESERVED_POSITION).store(self.head, Ordering::Relaxed);
         let mut counts_writer = CountsWriter::default();
         self.publish_in(&store.writer, &mut counts_writer);
         self.resume_position = marked;
@@ -242,8 +242,8 @@ impl WriterCursor {
 
     /// Continues in new memory of this process from the head on. The new memory has `data_words`
     /// words for a lap of `capacity` positions. Readers read the old memory to the end and then
-    /// follow ([`available`](super::ReaderCursor::available)). Does nothing and returns false if,
-    /// as of the last refresh, a reader had not yet followed the previous change.
+    /// follow ([`available`](super::ReaderCursor::available_position)). Does nothing and returns
+    /// false if, as of the last refresh, a reader had not yet followed the previous change.
     pub(crate) fn continue_in_new_memory(&mut self, data_words: usize, capacity: u64) -> bool {
         // A reader that has released exactly up to `start` may still be in the previous memory,
         // from which it finds the whole chain of memories in order.
@@ -257,7 +257,7 @@ impl WriterCursor {
         if self.store.next.set(next.clone()).is_err() {
             return false;
         }
-        self.continue_in(next);
+        self.continue_in_memory(next);
         true
     }
 
@@ -266,7 +266,7 @@ impl WriterCursor {
     pub(crate) fn leave_segment(&mut self) {
         self.publish();
         // SYNC POINT: switched; pairs with the load in `ReaderCursor::has_switched`.
-        self.store.writer.word(writer::STATE).store(SWITCHED, Ordering::Release);
+        self.store.writer.word(writer::STATE).store(STATE_SWITCHED, Ordering::Release);
     }
 
     /// Changes the capacity within the same memory. The change applies from the head on.
@@ -294,7 +294,7 @@ impl WriterCursor {
     /// published position. Evicts and counts each reader with an impossible position, and continues
     /// for the other readers. Fails with [`Fault::Poisoned`] if an evicted reader was the last and
     /// no other can join.
-    pub fn refresh(&mut self) -> Result<u64, Fault> {
+    pub fn refresh_reader_positions(&mut self) -> Result<u64, Fault> {
         self.poll_joins();
         // A reader that joins later starts at the published position, so the writer stays within
         // one lap of that position (`join`, SYNC POINT joining).
@@ -304,9 +304,9 @@ impl WriterCursor {
             if record.has_left {
                 continue;
             }
-            let closed = acquire(record.page.word(reader::STATE)) == CLOSED;
+            let closed = load_acquire(record.page.word(reader::STATE)) == STATE_CLOSED;
             // SYNC POINT: block released; pairs with the store in `ReaderCursor::release`.
-            let cursor = acquire(record.page.word(reader::CURSOR));
+            let cursor = load_acquire(record.page.word(reader::RELEASED_POSITION));
             if closed {
                 record.has_left = true;
             } else if cursor.wrapping_sub(record.cursor) > self.published - record.cursor
@@ -326,7 +326,7 @@ impl WriterCursor {
     }
 
     /// Returns the number of readers evicted for an impossible position.
-    pub(crate) const fn evicted(&self) -> u64 {
+    pub(crate) const fn evicted_readers(&self) -> u64 {
         self.evicted
     }
 
@@ -349,7 +349,7 @@ impl WriterCursor {
     pub fn announce_overwrite(&self, position: u64) {
         // SYNC POINT: writing begins; pairs with the fence and load in
         // `ReaderCursor::is_overtaken`.
-        self.store.writer.word(writer::RESERVE).store(position, Ordering::Relaxed);
+        self.store.writer.word(writer::RESERVED_POSITION).store(position, Ordering::Relaxed);
         fence(Ordering::Release);
     }
 
@@ -374,7 +374,7 @@ impl WriterCursor {
     fn publish_in(&self, page: &Region, counts_writer: &mut CountsWriter) {
         counts_writer.write(page, writer::LEDGER, self.head, self.counts.words());
         // SYNC POINT: block published; pairs with the load in `ReaderCursor::refresh`.
-        page.word(writer::COMMIT).store(self.head, Ordering::Release);
+        page.word(writer::COMMITTED_POSITION).store(self.head, Ordering::Release);
         // After the position, so that a reader that sees the mark sees a position at or beyond it.
         page.word(writer::RESUME_POSITION).store(self.resume_position, Ordering::Release);
     }
@@ -383,9 +383,9 @@ impl WriterCursor {
     pub fn close(&mut self) {
         self.publish();
         // SYNC POINT: closed; pairs with the load in `ReaderCursor::is_finished`.
-        self.store.writer.word(writer::STATE).store(CLOSED, Ordering::Release);
+        self.store.writer.word(writer::STATE).store(STATE_CLOSED, Ordering::Release);
         if let Some(queue) = &self.queue {
-            queue.end();
+            queue.announce_writer_exit();
             // So that a reader that has just joined is notified, too.
             self.poll_joins();
         }

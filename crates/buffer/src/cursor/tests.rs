@@ -15,7 +15,7 @@ fn page_words(page: &Region) -> Vec<u64> {
 /// a reader needs write access only to its own page.
 #[test]
 fn d12_each_party_writes_only_its_own_page() {
-    for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
+    for policy in [OverflowPolicy::Block, OverflowPolicy::DropNew, OverflowPolicy::Overwrite] {
         let store = RingMemory::heap(512, 4096, policy, 2);
         let pages = || {
             let readers = store.readers.iter().map(|page| page_words(page));
@@ -26,7 +26,7 @@ fn d12_each_party_writes_only_its_own_page() {
         let mut sleepers = [(); 3].map(|()| Sleeper::default());
         for round in 1..100 {
             let before = pages();
-            writer.room(64).unwrap();
+            writer.free_positions(64).unwrap();
             writer.head += 64;
             writer.counts.blocks += 1;
             writer.announce_overwrite(writer.head);
@@ -38,7 +38,7 @@ fn d12_each_party_writes_only_its_own_page() {
             assert_eq!(written[1..], before[1..], "the writer writes its own page alone");
             for (at, reader) in readers.iter_mut().enumerate() {
                 let before = pages();
-                reader.next = reader.available().unwrap();
+                reader.next = reader.available_position().unwrap();
                 reader.taken.blocks += 1;
                 reader.release();
                 sleepers[at].announce_sleep(&store.readers[at], reader::WAIT, 0);
@@ -65,12 +65,18 @@ fn d12_polled_words_do_not_share_cache_lines() {
         lines.len()
     };
     let (w, r) = (
-        [writer::RESERVE, writer::COMMIT, writer::RESUME_POSITION, writer::STATE, writer::WAIT],
-        [reader::CURSOR, reader::STATE, reader::WAIT],
+        [
+            writer::RESERVED_POSITION,
+            writer::COMMITTED_POSITION,
+            writer::RESUME_POSITION,
+            writer::STATE,
+            writer::WAIT,
+        ],
+        [reader::RELEASED_POSITION, reader::STATE, reader::WAIT],
     );
     assert_eq!((lines(&w), lines(&r)), (w.len(), r.len()));
     assert_eq!(LINE_WORDS * 8, 128, "processors fetch lines in pairs");
-    let store = RingMemory::heap(8, 64, Policy::Block, 2);
+    let store = RingMemory::heap(8, 64, OverflowPolicy::Block, 2);
     let regions = [&store.writer, &*store.readers[0], &*store.readers[1]];
     assert!(regions.iter().all(|region| region.words().as_ptr().addr().is_multiple_of(128)));
 }
@@ -81,7 +87,7 @@ fn d12_polled_words_do_not_share_cache_lines() {
 #[test]
 fn t3_joining_reader_with_a_forged_position_is_evicted() {
     for forged in [1 << 40, u64::MAX, 4096 + 64, 64] {
-        let store = RingMemory::heap(512, 4096, Policy::Block, 1);
+        let store = RingMemory::heap(512, 4096, OverflowPolicy::Block, 1);
         let mut writer = WriterCursor::new(store.clone());
         let queue = Arc::new(JoinQueue::default());
         writer.accept_joins_from(Arc::clone(&queue));
@@ -89,12 +95,12 @@ fn t3_joining_reader_with_a_forged_position_is_evicted() {
         writer.publish();
         let page = Arc::new(Region::heap(reader::WAIT + LINE_WORDS));
         queue.join(Arc::clone(&page), None, || 128).unwrap();
-        page.word(reader::CURSOR).store(forged, Ordering::Release);
+        page.word(reader::RELEASED_POSITION).store(forged, Ordering::Release);
         // The other reader has read nothing.
         for _ in 0..3 {
-            assert_eq!(writer.refresh().unwrap(), 0, "{forged}");
-            assert_eq!(writer.room(4096).unwrap(), 4096 - 128, "{forged}");
-            assert_eq!(writer.evicted(), 1, "{forged}");
+            assert_eq!(writer.refresh_reader_positions().unwrap(), 0, "{forged}");
+            assert_eq!(writer.free_positions(4096).unwrap(), 4096 - 128, "{forged}");
+            assert_eq!(writer.evicted_readers(), 1, "{forged}");
         }
     }
 }

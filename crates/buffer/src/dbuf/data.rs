@@ -11,8 +11,8 @@
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cursor::{DATA_OFFSET_WORDS, RingMemory};
-use crate::foreign;
-use abi::ring::{PAGE, RecordHeader};
+use crate::foreign_memory;
+use abi::ring::{PAGE_SIZE, RecordHeader};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl DataArea {
         let capacity = store.capacity;
         let fits = (store.writer.len() - DATA_OFFSET_WORDS * 8) as u64 >= capacity;
         assert!(
-            fits && capacity.is_power_of_two() && capacity >= PAGE as u64,
+            fits && capacity.is_power_of_two() && capacity >= PAGE_SIZE as u64,
             "invalid ring dimensions (A2)"
         );
         Self { base, mask: capacity - 1, store }
@@ -47,7 +47,8 @@ impl DataArea {
     /// `capacity` is not a power of two, is less than a page, or exceeds the memory.
     pub(crate) fn set_capacity(&mut self, capacity: u64) -> Option<()> {
         let available = (self.store.writer.len() - DATA_OFFSET_WORDS * 8) as u64;
-        let is_valid = capacity.is_power_of_two() && (PAGE as u64..=available).contains(&capacity);
+        let is_valid =
+            capacity.is_power_of_two() && (PAGE_SIZE as u64..=available).contains(&capacity);
         // A2 is preserved.
         is_valid.then(|| self.mask = capacity - 1)
     }
@@ -106,12 +107,12 @@ impl DataArea {
     /// ring's memory ends before `out` is full, the rest of `out` is unchanged.
     #[inline]
     pub(crate) fn copy_out(&self, position: u64, out: &mut [u8]) {
-        foreign::copy_out(self.words(), self.offset(position), out);
+        foreign_memory::copy_out(self.words(), self.offset(position), out);
     }
 
     /// Copies bytes to a word-aligned position with atomic stores.
     pub(crate) fn copy_in(&self, position: u64, bytes: &[u8]) {
-        foreign::copy_in(self.words(), self.offset(position) / 8, bytes);
+        foreign_memory::copy_in(self.words(), self.offset(position) / 8, bytes);
     }
 
     /// Returns the address of the byte at a position.

@@ -3,7 +3,7 @@
 use super::walk::{CheckedRecord, RecordWalk};
 use crate::cursor::ReaderCursor;
 use crate::trust::TrustProof;
-use crate::{Fault, Policy, ReaderCounts, WriterCounts};
+use crate::{Fault, OverflowPolicy, ReaderCounts, WriterCounts};
 use abi::Extent;
 use std::fmt;
 use std::marker::PhantomData;
@@ -26,12 +26,13 @@ pub trait BlockWalk: fmt::Debug {
     /// Otherwise returns `None`, and the caller must call [`BlockWalk::find`]. Always returns
     /// `None` in a ring that overwrites.
     #[inline]
-    fn next_fast(&mut self) -> Option<Self::LocatedBlock> {
+    fn find_on_fast_path(&mut self) -> Option<Self::LocatedBlock> {
         None
     }
     /// Locates and checks the next block. Returns `None` if no unread block is published.
     fn find(&mut self) -> Result<Option<Self::LocatedBlock>, Fault>;
-    /// Advances past a block that [`BlockWalk::find`] or [`BlockWalk::next_fast`] has returned.
+    /// Advances past a block that [`BlockWalk::find`] or [`BlockWalk::find_on_fast_path`] has
+    /// returned.
     fn advance_past(&mut self, found: &Self::LocatedBlock);
     /// Returns the address and the length in bytes of a located block.
     fn location(&self, found: &Self::LocatedBlock) -> (*const u8, usize);
@@ -99,9 +100,9 @@ impl<W: BlockWalk> RingReader<W, Local> {
 
     #[inline]
     fn find_next(&mut self) -> Result<Option<W::LocatedBlock>, Fault> {
-        match self.0.next_fast() {
+        match self.0.find_on_fast_path() {
             Some(found) => Ok(Some(found)),
-            None if self.0.cursor().policy == Policy::Overwrite => Err(Fault::Lossy),
+            None if self.0.cursor().policy == OverflowPolicy::Overwrite => Err(Fault::Lossy),
             None => self.0.find(),
         }
     }
@@ -127,8 +128,8 @@ impl RingReader<RecordWalk, Foreign> {
     #[inline]
     pub(crate) fn unread_bytes(&self, found: &CheckedRecord, _: TrustProof) -> &[u8] {
         match self.0.side.policy {
-            Policy::Overwrite => &[],
-            Policy::Block | Policy::DropNew => block_in_place(&self.0, found),
+            OverflowPolicy::Overwrite => &[],
+            OverflowPolicy::Block | OverflowPolicy::DropNew => block_in_place(&self.0, found),
         }
     }
 }
@@ -191,7 +192,7 @@ impl<W: BlockWalk, P> RingReader<W, P> {
     /// Returns the number of blocks that the writer's program has reported as lost before it could
     /// put them into the ring.
     #[must_use]
-    pub fn lost_before(&self) -> u64 {
-        self.0.cursor().store.lost_before()
+    pub fn lost_before_ring(&self) -> u64 {
+        self.0.cursor().store.lost_before_ring()
     }
 }

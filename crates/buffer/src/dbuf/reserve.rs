@@ -3,7 +3,7 @@
 //! invariants are those of `dbuf`.
 
 use crate::cursor::WriterCursor;
-use crate::{Fault, Policy, ReaderCounts, WriterCounts};
+use crate::{Fault, OverflowPolicy, ReaderCounts, WriterCounts};
 use abi::{DbufId, Extent};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 /// The layout of blocks in one kind of ring. Internal to this crate.
 pub trait BlockLayout: fmt::Debug + Sized {
     /// Returns the maximum length of a block in bytes.
-    fn block_max(&self) -> usize;
+    fn block_length_max(&self) -> usize;
     /// Returns two numbers of positions for a block of `length` bytes at position `head`: the
     /// padding that must precede the block, and the sum of the padding and the block itself.
     fn needed_room(&self, head: u64, length: u32) -> (u64, u64);
@@ -71,8 +71,8 @@ impl<L: BlockLayout> RingWriter<L> {
 
     /// Sizes the staging buffer for the longest block if the ring overwrites.
     pub(super) fn resize_staging(&mut self) {
-        if self.side.policy == Policy::Overwrite {
-            self.staging.resize(self.block_max(), 0);
+        if self.side.policy == OverflowPolicy::Overwrite {
+            self.staging.resize(self.block_length_max(), 0);
         }
     }
 
@@ -86,8 +86,8 @@ impl<L: BlockLayout> RingWriter<L> {
     /// fits at any head position.
     #[inline]
     #[must_use]
-    pub fn block_max(&self) -> usize {
-        self.layout.block_max()
+    pub fn block_length_max(&self) -> usize {
+        self.layout.block_length_max()
     }
 
     /// Copies a block into the ring if the block ends at or before `limit`. Otherwise does nothing
@@ -108,8 +108,8 @@ impl<L: BlockLayout> RingWriter<L> {
 
     /// Reserves room for a block of up to `length` bytes. Returns `None` if the ring is full; if
     /// the policy is to drop, the block is then counted as dropped. Fails with [`Fault::TooLong`]
-    /// if the block exceeds [`RingWriter::block_max`], and with [`Fault::Abandoned`] if all readers
-    /// have left.
+    /// if the block exceeds [`RingWriter::block_length_max`], and with [`Fault::Abandoned`] if all
+    /// readers have left.
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<Option<Reservation<'_, L>>, Fault> {
         self.layout.record_reservation(self.side.head);
@@ -121,17 +121,17 @@ impl<L: BlockLayout> RingWriter<L> {
 
     #[cold]
     fn reserve_checked(&mut self, length: usize) -> Result<Option<Reservation<'_, L>>, Fault> {
-        let limit = self.block_max();
+        let limit = self.block_length_max();
         let Some(length) = u32::try_from(length).ok().filter(|&l| l as usize <= limit) else {
             return Err(Fault::TooLong { length, limit });
         };
         let (pad, need) = self.layout.needed_room(self.side.head, length);
-        let room = self.side.room(need + self.reserve)?.saturating_sub(self.reserve);
+        let room = self.side.free_positions(need + self.reserve)?.saturating_sub(self.reserve);
         if self.side.is_abandoned() {
             return Err(Fault::Abandoned);
         }
         if room < need {
-            if self.side.policy == Policy::DropNew {
+            if self.side.policy == OverflowPolicy::DropNew {
                 self.side.counts.dropped += 1;
                 self.side.counts.dropped_bytes += u64::from(length);
             }
@@ -168,8 +168,8 @@ impl<L: BlockLayout> RingWriter<L> {
 
     /// Returns the number of readers evicted for an impossible position.
     #[must_use]
-    pub const fn evicted(&self) -> u64 {
-        self.side.evicted()
+    pub const fn evicted_readers(&self) -> u64 {
+        self.side.evicted_readers()
     }
 
     /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
@@ -218,7 +218,7 @@ impl<L: BlockLayout> Deref for Reservation<'_, L> {
     #[inline]
     fn deref(&self) -> &[u8] {
         let length = self.length as usize;
-        if self.writer.side.policy == Policy::Overwrite {
+        if self.writer.side.policy == OverflowPolicy::Overwrite {
             return self.writer.staging.get(..length).unwrap_or_default();
         }
         let first = L::block_address(self.writer, self.pad).cast_const();
@@ -233,7 +233,7 @@ impl<L: BlockLayout> DerefMut for Reservation<'_, L> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         let length = self.length as usize;
-        if self.writer.side.policy == Policy::Overwrite {
+        if self.writer.side.policy == OverflowPolicy::Overwrite {
             return self.writer.staging.get_mut(..length).unwrap_or_default();
         }
         let first = L::block_address(self.writer, self.pad);

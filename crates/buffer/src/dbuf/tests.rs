@@ -2,11 +2,11 @@
 //! values.
 
 use super::*;
-use abi::ring::writer::{COMMIT, RESERVE, RESUME_POSITION};
+use abi::ring::writer::{COMMITTED_POSITION, RESERVED_POSITION, RESUME_POSITION};
 use abi::ring::{PAGE_WORDS, RecordHeader};
 use std::sync::atomic::Ordering;
 
-fn ring_config(capacity: usize, policy: Policy, readers: usize) -> BlockConfig {
+fn ring_config(capacity: usize, policy: OverflowPolicy, readers: usize) -> BlockConfig {
     BlockConfig { capacity, policy, readers, ..BlockConfig::new(DbufId::new(5).unwrap()) }
 }
 
@@ -26,7 +26,7 @@ fn block_number(bytes: &[u8]) -> u64 {
 
 #[test]
 fn blocks_stay_intact_and_ordered_across_wraps() {
-    let (mut writer, mut readers) = ring(&ring_config(4096, Policy::Block, 2));
+    let (mut writer, mut readers) = ring(&ring_config(4096, OverflowPolicy::Block, 2));
     let (mut wrote, mut read) = (0, 0);
     while read < 3000 {
         while writer.write(&numbered_block(wrote)).unwrap() {
@@ -45,7 +45,7 @@ fn blocks_stay_intact_and_ordered_across_wraps() {
     }
     assert_eq!(wrote, read);
     for (index, reader) in readers.iter().enumerate() {
-        assert_eq!(writer.counts().resident(&reader.counts()), Some(0));
+        assert_eq!(writer.counts().resident_blocks(&reader.counts()), Some(0));
         assert_eq!(writer.counts().bytes, reader.counts().bytes);
         assert_eq!(writer.reader_counts(index), Some(reader.counts()));
     }
@@ -53,7 +53,7 @@ fn blocks_stay_intact_and_ordered_across_wraps() {
 
 #[test]
 fn d14_a20_position_determines_the_lap() {
-    let (mut writer, mut readers) = ring(&ring_config(4096, Policy::Block, 1));
+    let (mut writer, mut readers) = ring(&ring_config(4096, OverflowPolicy::Block, 1));
     let (mut before, mut out) = (0, [0; 1000]);
     for lap in 0..50 {
         for part in 0..4 {
@@ -72,7 +72,7 @@ fn d14_a20_position_determines_the_lap() {
 
 #[test]
 fn uncommitted_or_unpublished_blocks_are_invisible() {
-    let (mut writer, mut readers) = ring(&ring_config(4096, Policy::Block, 1));
+    let (mut writer, mut readers) = ring(&ring_config(4096, OverflowPolicy::Block, 1));
     let mut room = writer.reserve(100).unwrap().unwrap();
     room.fill(7);
     drop(room);
@@ -94,9 +94,9 @@ fn uncommitted_or_unpublished_blocks_are_invisible() {
 
 #[test]
 fn full_ring_waits_drops_or_overwrites_by_policy() {
-    for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
+    for policy in [OverflowPolicy::Block, OverflowPolicy::DropNew, OverflowPolicy::Overwrite] {
         let (mut writer, mut readers) = ring(&ring_config(4096, policy, 1));
-        let limit = writer.block_max();
+        let limit = writer.block_length_max();
         assert_eq!(limit, 2032);
         let longer = writer.reserve(limit + 1).map(|room| room.is_some());
         assert_eq!(longer, Err(Fault::TooLong { length: limit + 1, limit }));
@@ -104,9 +104,11 @@ fn full_ring_waits_drops_or_overwrites_by_policy() {
         writer.publish();
         let count = writer.counts();
         match policy {
-            Policy::Block => assert_eq!((put, count.dropped), (2, 0)),
-            Policy::DropNew => assert_eq!((put, count.dropped, count.dropped_bytes), (2, 2, 4064)),
-            Policy::Overwrite => {
+            OverflowPolicy::Block => assert_eq!((put, count.dropped), (2, 0)),
+            OverflowPolicy::DropNew => {
+                assert_eq!((put, count.dropped, count.dropped_bytes), (2, 2, 4064))
+            }
+            OverflowPolicy::Overwrite => {
                 assert_eq!(put, 4);
                 assert_eq!(readers[0].peek(), Err(Fault::Lossy));
             }
@@ -118,9 +120,9 @@ fn full_ring_waits_drops_or_overwrites_by_policy() {
             received += 1;
         }
         assert_eq!(received + readers[0].counts().lost, put as u64, "{policy:?}");
-        assert_eq!(writer.counts().resident(&readers[0].counts()), Some(0));
+        assert_eq!(writer.counts().resident_blocks(&readers[0].counts()), Some(0));
         readers.clear();
-        if policy != Policy::Overwrite {
+        if policy != OverflowPolicy::Overwrite {
             while writer.write(&[1; 2032]).unwrap_or(false) {}
             assert!(writer.write(&[1; 2032]).is_err(), "nobody reads any more");
         }
@@ -131,7 +133,7 @@ fn full_ring_waits_drops_or_overwrites_by_policy() {
 fn overwriting_ring_counts_every_loss() {
     const BLOCK_COUNT: u64 = 100_000;
     for capacity in [4096, 32768] {
-        let (mut writer, readers) = ring(&ring_config(capacity, Policy::Overwrite, 2));
+        let (mut writer, readers) = ring(&ring_config(capacity, OverflowPolicy::Overwrite, 2));
         std::thread::scope(|scope| {
             for (rate, mut reader) in readers.into_iter().enumerate() {
                 scope.spawn(move || {
@@ -168,7 +170,7 @@ fn overwriting_ring_counts_every_loss() {
 #[test]
 fn blocking_ring_loses_nothing_between_threads() {
     const BLOCK_COUNT: u64 = 50_000;
-    let (mut writer, readers) = ring(&ring_config(8192, Policy::Block, 2));
+    let (mut writer, readers) = ring(&ring_config(8192, OverflowPolicy::Block, 2));
     std::thread::scope(|scope| {
         for mut reader in readers {
             scope.spawn(move || {
@@ -208,7 +210,8 @@ fn reader_survives_arbitrary_words_from_the_writer() {
     };
     let (mut faults, mut blocks) = (0, 0);
     for round in 0..20_000 {
-        let policy = [Policy::Block, Policy::DropNew, Policy::Overwrite][round % 3];
+        let policy =
+            [OverflowPolicy::Block, OverflowPolicy::DropNew, OverflowPolicy::Overwrite][round % 3];
         let (mut writer, mut readers) = ring(&ring_config(4096, policy, 1));
         for number in 0..4 {
             writer.write(&numbered_block(number)).unwrap();
@@ -224,14 +227,14 @@ fn reader_survives_arbitrary_words_from_the_writer() {
                 4 => (1 << 63) - next() % 3,
                 _ => RecordHeader {
                     length: next() as u32 % 5000,
-                    kind: RecordHeader::BLOCK,
+                    kind: RecordHeader::KIND_BLOCK,
                     sequence: 0,
                 }
                 .words()[0],
             };
             let word = match next() % 5 {
-                0 => COMMIT,
-                1 => RESERVE,
+                0 => COMMITTED_POSITION,
+                1 => RESERVED_POSITION,
                 2 => RESUME_POSITION,
                 _ => PAGE_WORDS + next() as usize % 256,
             };
@@ -257,7 +260,7 @@ fn reader_survives_arbitrary_words_from_the_writer() {
 
 #[test]
 fn disconnected_reader_does_not_stall_the_writer() {
-    let (mut writer, mut readers) = ring(&ring_config(4096, Policy::Block, 2));
+    let (mut writer, mut readers) = ring(&ring_config(4096, OverflowPolicy::Block, 2));
     while writer.write(&[1; 500]).unwrap() {}
     writer.publish();
     while readers[1].skip().unwrap() {}

@@ -5,14 +5,14 @@
 use super::data::DataArea;
 use super::readers::BlockWalk;
 use crate::cursor::{ReaderCursor, RingMemory};
-use crate::{Fault, Policy, ReaderCounts};
+use crate::{Fault, OverflowPolicy, ReaderCounts};
 use abi::ring::RecordHeader;
-use abi::{BLOCK_MAX, Extent};
+use abi::{BLOCK_LENGTH_MAX, Extent};
 use std::sync::Arc;
 
 mod fast_path;
-mod in_place;
-mod opened;
+mod in_place_read;
+mod opened_block;
 mod skip;
 
 /// The state of a reader that walks through a ring of blocks, record by record.
@@ -27,8 +27,8 @@ pub struct RecordWalk {
     expected: u64,
     pub(super) data: DataArea,
     pub(crate) side: ReaderCursor,
-    /// Position beyond which [`RecordWalk::take`] reads no record. A caller that must act at a
-    /// position sets it here and regains control there.
+    /// Position beyond which [`RecordWalk::take_block`] reads no record. A caller that must act at
+    /// a position sets it here and regains control there.
     stop: u64,
     /// True if `expected` is valid: the reader began at the first block of the ring, or has passed
     /// a block since it joined.
@@ -148,8 +148,8 @@ impl RecordWalk {
         self.side.set_processor(sys::machine::current_processor() as u64);
     }
 
-    /// Sets the position beyond which [`RecordWalk::take`] reads no record. The caller regains
-    /// control there.
+    /// Sets the position beyond which [`RecordWalk::take_block`] reads no record. The caller
+    /// regains control there.
     pub(crate) fn stop_at(&mut self, position: u64) {
         self.stop = position;
         self.fast_limit = self.fast_limit.min(position);
@@ -162,14 +162,15 @@ impl RecordWalk {
 
     /// Skips to the writer's current position. The skipped blocks are counted with the next block
     /// taken.
-    pub(super) fn join_now(&mut self) -> Result<(), Fault> {
+    pub(super) fn join_at_current_position(&mut self) -> Result<(), Fault> {
         let has_switched = self.side.has_switched();
-        let now = self.side.refresh()?;
+        let now = self.side.refresh_published_position()?;
         (self.side.next, self.is_expected_valid, self.fast_limit) = (now, false, 0);
         if let (true, Some(last)) = (has_switched, now.checked_sub(RecordHeader::SIZE as u64)) {
             // A switch is always the last record of its segment.
             let header = RecordHeader::from_words(self.data.header(last));
-            self.next_segment = (header.kind == RecordHeader::SWITCH).then_some(header.sequence);
+            self.next_segment =
+                (header.kind == RecordHeader::KIND_SWITCH).then_some(header.sequence);
         }
         self.release();
         Ok(())
@@ -177,16 +178,16 @@ impl RecordWalk {
 
     /// Returns the number of the segment in which the ring continues, or `None` if the current
     /// segment has not been read to its end. Once this returns a number, no further block is found
-    /// until [`RecordWalk::continue_in`] is called.
+    /// until [`RecordWalk::continue_in_memory`] is called.
     pub(crate) const fn next_segment_number(&self) -> Option<u64> {
         self.next_segment
     }
 
     /// Continues reading in the next segment, whose memory is `store`.
-    pub(crate) fn continue_in(&mut self, store: Arc<RingMemory>) {
+    pub(crate) fn continue_in_memory(&mut self, store: Arc<RingMemory>) {
         self.data = DataArea::new(store.clone());
         self.side.taken = self.counts();
-        self.side.continue_in(store);
+        self.side.continue_in_memory(store);
         (self.fast_limit, self.next_segment) = (0, None);
     }
 
@@ -194,8 +195,10 @@ impl RecordWalk {
     /// overwrites or the capacity is invalid.
     fn change_capacity(&mut self, position: u64, capacity: u64) -> Result<(), Fault> {
         // In a ring that overwrites, a hostile change to capacity could not be detected.
-        if self.side.policy == Policy::Overwrite || self.data.set_capacity(capacity).is_none() {
-            return Err(self.damage_fault(position));
+        if self.side.policy == OverflowPolicy::Overwrite
+            || self.data.set_capacity(capacity).is_none()
+        {
+            return Err(self.report_damage(position));
         }
         self.side.next = position;
         self.side.taken = self.counts();
@@ -211,7 +214,7 @@ impl RecordWalk {
     /// positions before use. Fails with [`Fault::Damaged`] if the record is invalid.
     #[inline]
     pub(crate) fn find(&mut self) -> Result<Option<CheckedRecord>, Fault> {
-        match self.next_fast() {
+        match self.find_on_fast_path() {
             Some(found) => Ok(Some(found)),
             None => self.find_checked_record(),
         }
@@ -220,11 +223,12 @@ impl RecordWalk {
     /// Returns the position up to which records may take the fast path (see `fast_limit`). Returns
     /// 0 if no record may take it.
     fn compute_fast_limit(&self) -> u64 {
-        if !self.is_expected_valid || self.side.policy == Policy::Overwrite {
+        if !self.is_expected_valid || self.side.policy == OverflowPolicy::Overwrite {
             return 0;
         }
         let start = self.side.next;
-        let longest = (self.data.capacity() / 2).min(RecordHeader::span_for_length(BLOCK_MAX));
+        let longest =
+            (self.data.capacity() / 2).min(RecordHeader::span_for_length(BLOCK_LENGTH_MAX));
         let lap = start + self.data.bytes_to_lap_end(start);
         lap.min(self.side.last_published_position()).min(start + longest).min(self.stop)
     }
@@ -233,7 +237,7 @@ impl RecordWalk {
     fn find_checked_record(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         // At most one pad record and a few cut records precede a block.
         for _ in 0..MARKER_RECORDS_MAX {
-            let (start, commit) = (self.side.next, self.side.available()?);
+            let (start, commit) = (self.side.next, self.side.available_position()?);
             if start == commit || self.next_segment.is_some() {
                 self.fast_limit = 0;
                 return Ok(None);
@@ -242,28 +246,28 @@ impl RecordWalk {
             let (span, left) =
                 (RecordHeader::span(header.length), self.data.bytes_to_lap_end(start));
             if span > left || span > commit.wrapping_sub(start) {
-                return Err(self.damage_fault(start));
+                return Err(self.report_damage(start));
             }
             let end = start + span;
             match header.kind {
-                RecordHeader::PAD if span == left => self.side.next = end,
-                RecordHeader::SWITCH
+                RecordHeader::KIND_PAD if span == left => self.side.next = end,
+                RecordHeader::KIND_SWITCH
                     if header.length == 0 && end == commit && !self.is_torn(start) =>
                 {
                     (self.side.next, self.next_segment) = (end, Some(header.sequence));
                 }
-                RecordHeader::CUT if header.length == 0 => {
+                RecordHeader::KIND_CUT if header.length == 0 => {
                     self.change_capacity(end, header.sequence)?
                 }
-                RecordHeader::BLOCK
-                    if header.length as usize <= block_max(self.data.capacity()) =>
+                RecordHeader::KIND_BLOCK
+                    if header.length as usize <= block_length_max(self.data.capacity()) =>
                 {
                     let at = start + RecordHeader::SIZE as u64;
                     let (length, sequence) = (header.length, header.sequence);
                     let expected = if self.is_expected_valid { self.expected } else { sequence };
                     let lost = sequence.wrapping_sub(expected);
                     if lost > self.max_lost_before(start) {
-                        return Err(self.damage_fault(start));
+                        return Err(self.report_damage(start));
                     }
                     self.fast_limit = self.compute_fast_limit();
                     return Ok(Some(CheckedRecord {
@@ -275,23 +279,23 @@ impl RecordWalk {
                         end,
                     }));
                 }
-                _ => return Err(self.damage_fault(start)),
+                _ => return Err(self.report_damage(start)),
             }
         }
-        Err(self.damage_fault(self.side.next))
+        Err(self.report_damage(self.side.next))
     }
 
     /// Returns true if data copied from `position` may be torn, because the writer has begun to
     /// overwrite it.
     fn is_torn(&self, position: u64) -> bool {
-        self.side.policy == Policy::Overwrite && self.side.is_overtaken(position)
+        self.side.policy == OverflowPolicy::Overwrite && self.side.is_overtaken(position)
     }
 
     /// Returns the fault for an invalid record, and makes all later reads fail
     /// ([`ReaderCursor::poison`]). Exception: in a ring that overwrites, a record is also invalid
     /// once the writer has begun to overwrite it. Later reads are then not affected, and the caller
     /// checks whether the reader was lapped.
-    fn damage_fault(&mut self, position: u64) -> Fault {
+    fn report_damage(&mut self, position: u64) -> Fault {
         let fault = Fault::Damaged { position };
         if self.is_torn(position) {
             return fault;
@@ -301,7 +305,7 @@ impl RecordWalk {
     }
 
     #[inline]
-    pub(crate) fn pass(&mut self, found: &CheckedRecord) {
+    pub(crate) fn pass_record(&mut self, found: &CheckedRecord) {
         if !self.is_expected_valid {
             // First block after joining: earlier blocks count as skipped.
             let before = found.sequence.wrapping_sub(self.expected);
@@ -322,10 +326,10 @@ impl RecordWalk {
     /// between, otherwise 0.
     fn max_lost_before(&self, position: u64) -> u64 {
         match self.side.policy {
-            Policy::Overwrite => {
+            OverflowPolicy::Overwrite => {
                 position.saturating_sub(self.passed_position) / RecordHeader::SIZE as u64
             }
-            Policy::Block | Policy::DropNew => 0,
+            OverflowPolicy::Block | OverflowPolicy::DropNew => 0,
         }
     }
 }
@@ -347,8 +351,8 @@ impl BlockWalk for RecordWalk {
     }
 
     #[inline]
-    fn next_fast(&mut self) -> Option<CheckedRecord> {
-        Self::next_fast(self)
+    fn find_on_fast_path(&mut self) -> Option<CheckedRecord> {
+        Self::find_on_fast_path(self)
     }
 
     #[inline]
@@ -358,7 +362,7 @@ impl BlockWalk for RecordWalk {
 
     #[inline]
     fn advance_past(&mut self, found: &CheckedRecord) {
-        Self::pass(self, found);
+        Self::pass_record(self, found);
     }
 
     #[inline]
@@ -386,7 +390,7 @@ impl BlockWalk for RecordWalk {
                 continue;
             }
             let found = copied?;
-            self.pass(&found);
+            self.pass_record(&found);
             self.release();
             return Ok(Some(found.length as usize));
         }
@@ -394,10 +398,10 @@ impl BlockWalk for RecordWalk {
     }
 
     fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
-        let commit = self.side.refresh()?;
+        let commit = self.side.refresh_published_position()?;
         let capacity = self.data.capacity();
-        let (start, length) = (place.complete(commit), u64::from(place.length()));
-        let lossy = self.side.policy == Policy::Overwrite;
+        let (start, length) = (place.position_near(commit), u64::from(place.length()));
+        let lossy = self.side.policy == OverflowPolicy::Overwrite;
         let oldest =
             if lossy { commit.saturating_sub(capacity) } else { self.side.released_position() };
         let end = start.checked_add(length).filter(|&end| start >= oldest && end <= commit);
@@ -438,7 +442,7 @@ impl Drop for RecordWalk {
 }
 
 /// Returns the maximum block length in bytes for a ring of `capacity` bytes.
-pub(super) fn block_max(capacity: u64) -> usize {
+pub(super) fn block_length_max(capacity: u64) -> usize {
     let half = usize::try_from(capacity / 2).unwrap_or(usize::MAX);
-    half.saturating_sub(RecordHeader::SIZE).min(BLOCK_MAX)
+    half.saturating_sub(RecordHeader::SIZE).min(BLOCK_LENGTH_MAX)
 }

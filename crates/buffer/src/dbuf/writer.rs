@@ -7,9 +7,9 @@
 
 use super::data::DataArea;
 use super::reserve::{BlockLayout, RingWriter};
-use super::walk::block_max;
+use super::walk::block_length_max;
 use crate::cursor::{RingMemory, WriterCursor};
-use crate::{Fault, Policy, WriterCounts, foreign};
+use crate::{Fault, OverflowPolicy, WriterCounts, foreign_memory};
 use abi::ring::RecordHeader;
 use abi::{DbufId, Extent};
 use std::sync::Arc;
@@ -108,14 +108,14 @@ impl BlockWriter {
 
     /// Writes a switch record with the number of the next segment, and continues in the memory of
     /// that segment.
-    pub(crate) fn switch(&mut self, number: u64, store: Arc<RingMemory>) {
+    pub(crate) fn switch_segment(&mut self, number: u64, store: Arc<RingMemory>) {
         self.put_marker_record(RecordHeader {
             length: 0,
-            kind: RecordHeader::SWITCH,
+            kind: RecordHeader::KIND_SWITCH,
             sequence: number,
         });
         self.layout.data = DataArea::new(store.clone());
-        self.side.continue_in(store);
+        self.side.continue_in_memory(store);
         (self.layout.free_until, self.limit) = (0, 0);
         self.resize_staging();
     }
@@ -125,7 +125,7 @@ impl BlockWriter {
     pub(crate) fn switch_to_other_writer(&mut self, number: u64) {
         self.put_marker_record(RecordHeader {
             length: 0,
-            kind: RecordHeader::SWITCH,
+            kind: RecordHeader::KIND_SWITCH,
             sequence: number,
         });
         self.side.leave_segment();
@@ -142,7 +142,7 @@ impl BlockWriter {
         self.layout.data.set_capacity(before)?;
         self.put_marker_record(RecordHeader {
             length: 0,
-            kind: RecordHeader::CUT,
+            kind: RecordHeader::KIND_CUT,
             sequence: after,
         });
         self.layout.data.set_capacity(after)?;
@@ -155,7 +155,7 @@ impl BlockWriter {
     /// capacity.
     fn put_marker_record(&mut self, record: RecordHeader) {
         let end = self.next_segment_start();
-        if self.side.policy == Policy::Overwrite {
+        if self.side.policy == OverflowPolicy::Overwrite {
             self.side.announce_overwrite(end);
         }
         self.layout.data.write_record_header(self.side.head, record.words());
@@ -199,7 +199,7 @@ impl BlockWriter {
     /// fit.
     #[inline]
     pub(crate) fn needed_positions(&self, length: usize) -> Result<u64, Fault> {
-        let limit = self.block_max();
+        let limit = self.block_length_max();
         match u32::try_from(length) {
             Ok(short) if length <= limit => {
                 Ok(self.layout.needed_room(self.side.head, short).1 + self.reserve)
@@ -211,8 +211,8 @@ impl BlockWriter {
 
 impl BlockLayout for RecordLayout {
     #[inline]
-    fn block_max(&self) -> usize {
-        block_max(self.data.capacity())
+    fn block_length_max(&self) -> usize {
+        block_length_max(self.data.capacity())
     }
 
     #[inline]
@@ -231,10 +231,11 @@ impl BlockLayout for RecordLayout {
     fn set_limit(writer: &mut BlockWriter, pad: u64, room: u64) {
         let (head, data) = (writer.side.head, &writer.layout.data);
         // The lap ends with the padding, which is not written yet.
-        let free_until = if pad > 0 || writer.side.policy == Policy::Overwrite {
+        let free_until = if pad > 0 || writer.side.policy == OverflowPolicy::Overwrite {
             0
         } else {
-            let longest = (data.capacity() / 2).min(RecordHeader::span_for_length(abi::BLOCK_MAX));
+            let longest =
+                (data.capacity() / 2).min(RecordHeader::span_for_length(abi::BLOCK_LENGTH_MAX));
             (head + data.bytes_to_lap_end(head)).min(head + room).min(head + longest)
         };
         writer.layout.free_until = free_until;
@@ -257,7 +258,7 @@ impl BlockLayout for RecordLayout {
         // SAFETY: the range ends before `limit`: in this lap, between head and the data that
         // readers still need (D2); no reader accesses it (D3), and the only writer is borrowed.
         let room = unsafe { data.bytes_mut(head + RecordHeader::SIZE as u64, block.len()) };
-        foreign::copy(block, room);
+        foreign_memory::copy(block, room);
         writer.side.head = end;
         writer.side.counts.blocks += 1;
         writer.side.counts.bytes += block.len() as u64;
@@ -277,14 +278,14 @@ impl BlockLayout for RecordLayout {
         let start = writer.side.head + pad;
         let end = start + RecordHeader::span(length);
         let bytes = start + RecordHeader::SIZE as u64;
-        let lossy = writer.side.policy == Policy::Overwrite;
+        let lossy = writer.side.policy == OverflowPolicy::Overwrite;
         if lossy {
             writer.side.announce_overwrite(end);
         }
         let data = &writer.layout.data;
         if pad > 0 {
             let length = u32::try_from(pad - RecordHeader::SIZE as u64).unwrap_or(u32::MAX);
-            let record = RecordHeader { length, kind: RecordHeader::PAD, sequence: 0 };
+            let record = RecordHeader { length, kind: RecordHeader::KIND_PAD, sequence: 0 };
             data.write_record_header(writer.side.head, record.words());
         }
         data.write_record_header(

@@ -3,7 +3,7 @@
 
 use super::{EntryColumns, EntrySlots, PointerReader, PointerWriter, slot_index};
 use crate::atomic::Ordering;
-use crate::foreign;
+use crate::foreign_memory;
 use abi::RichPointer;
 use zerocopy::IntoBytes;
 
@@ -37,8 +37,8 @@ impl PointerWriter {
         let slots = EntrySlots::new(&self.cursor.store, self.lanes);
         let first = slot_index(self.cursor.head, slots.capacity);
         let (first_part, rest) = pointers.split_at(pointers.len().min(slots.entries_to_end(first)));
-        foreign::copy_in(slots.words, 2 * first, first_part.as_bytes());
-        foreign::copy_in(slots.words, 0, rest.as_bytes());
+        foreign_memory::copy_in(slots.words, 2 * first, first_part.as_bytes());
+        foreign_memory::copy_in(slots.words, 0, rest.as_bytes());
         self.cursor.head += pointers.len() as u64;
         self.cursor.counts.bytes += bytes;
     }
@@ -62,8 +62,8 @@ impl PointerReader {
         let slots = self.slots();
         let first = slot_index(from, slots.capacity);
         let (first_part, rest) = out.split_at_mut(out.len().min(slots.entries_to_end(first)));
-        foreign::copy_out(slots.words, 16 * first, first_part.as_mut_bytes());
-        foreign::copy_out(slots.words, 0, rest.as_mut_bytes());
+        foreign_memory::copy_out(slots.words, 16 * first, first_part.as_mut_bytes());
+        foreign_memory::copy_out(slots.words, 0, rest.as_mut_bytes());
     }
 }
 

@@ -11,22 +11,25 @@ fn numbered_entry(number: u64) -> Entry {
     Entry::new(pointer, context, Marks::frame(1, 64, 64))
 }
 
-fn ring_config(entries: usize, policy: Policy, readers: usize) -> RingConfig {
+fn ring_config(entries: usize, policy: OverflowPolicy, readers: usize) -> RingConfig {
     RingConfig { entries, policy, readers, ..RingConfig::default() }
 }
 
 /// An entry of the ring has the same size for blocks of every length.
 #[test]
 fn d2_ring_stores_pointers_and_no_bytes() {
-    let shape =
-        RingConfig { columns: EntryColumns::Pointer, ..ring_config(1024, Policy::Block, 1) };
+    let shape = RingConfig {
+        columns: EntryColumns::Pointer,
+        ..ring_config(1024, OverflowPolicy::Block, 1)
+    };
     let (mut writer, mut readers) = ring(&shape);
     let data = writer.cursor.store.writer.len() - DATA_OFFSET_WORDS * 8;
     assert_eq!(data, 1024 * size_of::<RichPointer>());
     let home = DbufId::new(3).unwrap();
     let long = |number: u64| RichPointer::new(home, Extent::new(number << 20, 1 << 19), Class::YES);
-    let all: Vec<_> =
-        (0..1024).map(|n| Entry::new(long(n), BlockMetadata::default(), Marks::bare(0))).collect();
+    let all: Vec<_> = (0..1024)
+        .map(|n| Entry::new(long(n), BlockMetadata::default(), Marks::for_plain_block(0)))
+        .collect();
     assert_eq!(writer.push(&all).unwrap(), PushResult { put: 1024, dropped: 0 });
     let mut entries = vec![numbered_entry(0); 1024];
     assert_eq!(readers[0].read(&mut entries).unwrap(), ReadResult { count: 1024, lost: 0 });
@@ -55,7 +58,7 @@ fn each_entry_size_carries_its_columns() {
 #[test]
 fn full_ring_refuses_or_drops_by_policy() {
     let entries: Vec<_> = (0..10).map(numbered_entry).collect();
-    let (mut writer, mut readers) = ring(&ring_config(8, Policy::Block, 2));
+    let (mut writer, mut readers) = ring(&ring_config(8, OverflowPolicy::Block, 2));
     assert_eq!(writer.push(&entries).unwrap(), PushResult { put: 8, dropped: 0 });
     let mut out = [numbered_entry(0); 4];
     readers[0].read(&mut out).unwrap();
@@ -65,19 +68,19 @@ fn full_ring_refuses_or_drops_by_policy() {
     drop(readers);
     assert_eq!(writer.push(&entries), Err(Fault::Abandoned));
 
-    let (mut writer, mut readers) = ring(&ring_config(8, Policy::DropNew, 1));
+    let (mut writer, mut readers) = ring(&ring_config(8, OverflowPolicy::DropNew, 1));
     assert_eq!(writer.push(&entries).unwrap(), PushResult { put: 8, dropped: 2 });
     readers[0].read(&mut out).unwrap();
     let put = writer.counts();
     assert_eq!((put.blocks, put.bytes, put.dropped, put.dropped_bytes), (8, 80, 2, 20));
-    assert_eq!(put.resident(&readers[0].counts()), Some(4));
+    assert_eq!(put.resident_blocks(&readers[0].counts()), Some(4));
     assert_eq!(writer.reader_counts(0), Some(readers[0].counts()), "as published");
     assert_eq!(readers[0].writer_counts(), put);
 }
 
 #[test]
 fn ring_finishes_after_the_last_entry() {
-    let (mut writer, mut readers) = ring(&ring_config(8, Policy::Block, 1));
+    let (mut writer, mut readers) = ring(&ring_config(8, OverflowPolicy::Block, 1));
     writer.push(&[numbered_entry(1)]).unwrap();
     drop(writer);
     assert!(!readers[0].is_finished().unwrap());
@@ -87,7 +90,7 @@ fn ring_finishes_after_the_last_entry() {
 
 #[test]
 fn lapped_reader_counts_its_losses() {
-    let (mut writer, mut readers) = ring(&ring_config(16, Policy::Overwrite, 1));
+    let (mut writer, mut readers) = ring(&ring_config(16, OverflowPolicy::Overwrite, 1));
     let mut entries = vec![numbered_entry(0); 64];
     for _ in 0..10 {
         writer.push(&(0..10).map(numbered_entry).collect::<Vec<_>>()).unwrap();
@@ -95,13 +98,13 @@ fn lapped_reader_counts_its_losses() {
     let read = readers[0].read(&mut entries).unwrap();
     assert_eq!(read.count as u64 + read.lost, 100);
     assert_eq!(entries[read.count - 1], numbered_entry(9));
-    assert_eq!(writer.counts().resident(&readers[0].counts()), Some(0));
+    assert_eq!(writer.counts().resident_blocks(&readers[0].counts()), Some(0));
 }
 
 #[test]
 fn threads_lose_nothing_uncounted_under_any_policy() {
     const ENTRY_COUNT: u64 = 100_000;
-    for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
+    for policy in [OverflowPolicy::Block, OverflowPolicy::DropNew, OverflowPolicy::Overwrite] {
         let (mut writer, readers) = ring(&ring_config(64, policy, 2));
         std::thread::scope(|scope| {
             let join: Vec<_> = readers
@@ -124,14 +127,17 @@ fn threads_lose_nothing_uncounted_under_any_policy() {
             });
             for reader in join {
                 let (taken, put) = reader.join().unwrap();
-                assert_eq!(put.resident(&taken), Some(0), "{policy:?}");
+                assert_eq!(put.resident_blocks(&taken), Some(0), "{policy:?}");
                 assert_eq!(put.blocks + put.dropped, ENTRY_COUNT);
             }
         });
     }
 }
 
-fn drain_and_count(mut reader: PointerReader, policy: Policy) -> (ReaderCounts, WriterCounts) {
+fn drain_and_count(
+    mut reader: PointerReader,
+    policy: OverflowPolicy,
+) -> (ReaderCounts, WriterCounts) {
     let mut entries = vec![numbered_entry(0); 32];
     let mut last = None;
     while !reader.is_finished().unwrap() {
@@ -143,7 +149,7 @@ fn drain_and_count(mut reader: PointerReader, policy: Policy) -> (ReaderCounts, 
             let number = found.context.time;
             assert_eq!(*found, numbered_entry(number), "torn");
             assert!(last.is_none_or(|last| number > last), "out of order");
-            assert!(policy != Policy::Block || number == last.map_or(0, |last| last + 1));
+            assert!(policy != OverflowPolicy::Block || number == last.map_or(0, |last| last + 1));
             last = Some(number);
         }
     }
@@ -155,19 +161,19 @@ fn drain_and_count(mut reader: PointerReader, policy: Policy) -> (ReaderCounts, 
 /// the writer does not wait for it.
 #[test]
 fn t3_reader_rejects_impossible_positions() {
-    use abi::ring::writer::COMMIT;
-    for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
+    use abi::ring::writer::COMMITTED_POSITION;
+    for policy in [OverflowPolicy::Block, OverflowPolicy::DropNew, OverflowPolicy::Overwrite] {
         for lie in [9u64, 16, 1 << 31, (1 << 32) - 1, 1 << 63, u64::MAX, 3] {
             let (mut writer, mut readers) = ring(&ring_config(8, policy, 1));
             writer.push(&(0..4).map(numbered_entry).collect::<Vec<_>>()).unwrap();
             assert_eq!(readers[0].unread_entries().unwrap(), 4);
             readers[0].cursor.next = 4;
-            writer.cursor.store.writer.word(COMMIT).store(lie, Ordering::Release);
-            let plausible = policy == Policy::Overwrite && lie > 3 && lie <= u64::MAX >> 1;
-            let looked = readers[0].cursor.refresh();
+            writer.cursor.store.writer.word(COMMITTED_POSITION).store(lie, Ordering::Release);
+            let plausible = policy == OverflowPolicy::Overwrite && lie > 3 && lie <= u64::MAX >> 1;
+            let looked = readers[0].cursor.refresh_published_position();
             assert_eq!(looked.is_ok(), plausible, "{policy:?} {lie}: {looked:?}");
             if !plausible {
-                writer.cursor.store.writer.word(COMMIT).store(4, Ordering::Release);
+                writer.cursor.store.writer.word(COMMITTED_POSITION).store(4, Ordering::Release);
                 assert!(readers[0].read(&mut [numbered_entry(0)]).is_err(), "stays poisoned");
             }
         }
@@ -178,24 +184,30 @@ fn t3_reader_rejects_impossible_positions() {
 /// once. The ring continues for the other reader (T3).
 #[test]
 fn t3_lying_reader_is_evicted_and_counted_once() {
-    use abi::ring::reader::CURSOR;
+    use abi::ring::reader::RELEASED_POSITION;
     for lie in [0u64, 1, 5, 8, 9, 1 << 31, (1 << 32) - 1, 1 << 63, u64::MAX] {
-        let (mut writer, mut readers) = ring(&ring_config(8, Policy::Block, 2));
+        let (mut writer, mut readers) = ring(&ring_config(8, OverflowPolicy::Block, 2));
         let entries: Vec<_> = (0..4).map(numbered_entry).collect();
         writer.push(&entries).unwrap();
         for reader in &mut readers {
             reader.read(&mut [numbered_entry(0); 2]).unwrap();
         }
-        writer.cursor.refresh().unwrap();
-        writer.cursor.store.readers[0].word(CURSOR).store(lie, Ordering::Release);
-        assert_eq!(writer.cursor.refresh(), Ok(2), "{lie}");
-        assert_eq!(writer.evicted(), 1, "{lie}");
+        writer.cursor.refresh_reader_positions().unwrap();
+        writer.cursor.store.readers[0].word(RELEASED_POSITION).store(lie, Ordering::Release);
+        assert_eq!(writer.cursor.refresh_reader_positions(), Ok(2), "{lie}");
+        assert_eq!(writer.evicted_readers(), 1, "{lie}");
         readers[1].read(&mut [numbered_entry(0); 2]).unwrap();
         let both = [entries.clone(), entries].concat();
         assert_eq!(writer.push(&both).unwrap().put, 8, "{lie}");
         // Evicts the last reader; the refresh reports why no reader is left.
-        writer.cursor.store.readers[1].word(CURSOR).store(u64::MAX, Ordering::Release);
-        assert!(matches!(writer.cursor.refresh(), Err(Fault::Poisoned { own: 12, .. })), "{lie}");
-        assert_eq!((writer.evicted(), writer.push(&both)), (2, Err(Fault::Abandoned)));
+        writer.cursor.store.readers[1].word(RELEASED_POSITION).store(u64::MAX, Ordering::Release);
+        assert!(
+            matches!(
+                writer.cursor.refresh_reader_positions(),
+                Err(Fault::Poisoned { own: 12, .. })
+            ),
+            "{lie}"
+        );
+        assert_eq!((writer.evicted_readers(), writer.push(&both)), (2, Err(Fault::Abandoned)));
     }
 }

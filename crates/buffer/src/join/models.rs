@@ -2,10 +2,10 @@
 //! bounded number of preemptions. The first block that the reader finds must be intact.
 
 use super::*;
-use crate::Policy;
-use crate::atomic::acquire;
+use crate::OverflowPolicy;
+use crate::atomic::load_acquire;
 use crate::cursor::{RingMemory, WriterCursor};
-use abi::ring::{CLOSED, writer};
+use abi::ring::{STATE_CLOSED, writer};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
@@ -23,32 +23,34 @@ fn check_late_join(slots: u64, blocks: u64, every: u64) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
-        let store = RingMemory::heap(0, slots, Policy::Block, 0);
+        let store = RingMemory::heap(0, slots, OverflowPolicy::Block, 0);
         let queue = Arc::new(JoinQueue::default());
         let cells = loom::sync::Arc::new(Slots([UnsafeCell::new(()), UnsafeCell::new(())]));
         let joining = {
             let (store, queue, cells) = (store.clone(), queue.clone(), cells.clone());
             thread::spawn(move || {
                 let page = Arc::new(Region::heap(reader::WAIT + abi::ring::LINE_WORDS));
-                let published = || acquire(store.writer.word(writer::COMMIT));
+                let published = || load_acquire(store.writer.word(writer::COMMITTED_POSITION));
                 if queue.join(page.clone(), None, published).is_none() {
                     return;
                 }
-                let start = acquire(page.word(reader::CURSOR));
+                let start = load_acquire(page.word(reader::RELEASED_POSITION));
                 while published() == start {
-                    if acquire(store.writer.word(writer::STATE)) == CLOSED && published() == start {
+                    if load_acquire(store.writer.word(writer::STATE)) == STATE_CLOSED
+                        && published() == start
+                    {
                         return;
                     }
                     thread::yield_now();
                 }
                 cells.0[usize::try_from(start % slots).unwrap()].with(|_| ());
-                page.word(reader::STATE).store(CLOSED, Ordering::Release);
+                page.word(reader::STATE).store(STATE_CLOSED, Ordering::Release);
             })
         };
         let mut producer = WriterCursor::new(store);
         producer.accept_joins_from(queue);
         for block in 0..blocks {
-            while producer.room(1).unwrap() == 0 {
+            while producer.free_positions(1).unwrap() == 0 {
                 producer.publish();
                 thread::yield_now();
             }

@@ -1,13 +1,14 @@
 //! Tests that every kind of reader receives a block that its writer publishes just before exiting.
 
 use super::LateEvent;
-use crate::dbuf::fixed;
-use crate::stream::{self, BlockRead, Config};
-use crate::{Fault, Policy};
+use crate::dbuf::fixed_size;
+use crate::stream::{self, BlockReadResult, Config};
+use crate::{Fault, OverflowPolicy};
 use abi::DbufId;
 
 const LAST_BLOCK: &[u8] = b"published just before the exit";
-const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite];
+const POLICIES: [OverflowPolicy; 3] =
+    [OverflowPolicy::Block, OverflowPolicy::DropNew, OverflowPolicy::Overwrite];
 
 fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
@@ -44,7 +45,7 @@ macro_rules! impl_write_and_exit {
                 assert!(self.write(LAST_BLOCK).unwrap());
                 self.flush();
                 match exit {
-                    WriterExit::Killed => self.die(),
+                    WriterExit::Killed => self.simulate_kill(),
                     WriterExit::Closed => drop(self),
                 }
             }
@@ -52,7 +53,7 @@ macro_rules! impl_write_and_exit {
     )*};
 }
 
-impl_write_and_exit!(stream::Output, fixed::stream::SlotOutput);
+impl_write_and_exit!(stream::Output, fixed_size::stream::SlotOutput);
 
 impl LateEvent {
     fn write_and_exit(&mut self, output: impl WriteAndExit, exit: WriterExit) {
@@ -91,11 +92,11 @@ fn read_until_ready<I>(
 
 /// Returns the length of the block that a read returned. Returns 0 at the end of the stream, and
 /// `None` if no block was published.
-const fn block_length(piece: BlockRead) -> Option<usize> {
+const fn block_length(piece: BlockReadResult) -> Option<usize> {
     match piece {
-        BlockRead::Block(length) => Some(length),
-        BlockRead::End => Some(0),
-        BlockRead::Nothing => None,
+        BlockReadResult::Block(length) => Some(length),
+        BlockReadResult::End => Some(0),
+        BlockReadResult::Nothing => None,
     }
 }
 
@@ -122,7 +123,7 @@ fn t10_late_block_of_a_stream_is_read() {
             let mut input = offers.remove(0).open().unwrap();
             input.late_event.write_and_exit(output, exit);
             check_late_block(&format!("{name} of a stream, {policy:?}"), exit, &mut input, call);
-            assert_eq!(input.writer_counts().resident(&input.counts()), Some(0));
+            assert_eq!(input.writer_counts().resident_blocks(&input.counts()), Some(0));
         }
     }
 }
@@ -149,9 +150,13 @@ fn t10_late_block_of_a_slot_stream_is_read() {
     for (policy, exit) in
         POLICIES.into_iter().flat_map(|policy| WRITER_EXITS.map(|how| (policy, how)))
     {
-        let config =
-            fixed::SlotConfig { slot: 64, slots: 16, policy, ..fixed::SlotConfig::new(dbuf_id(1)) };
-        let (output, mut offers) = fixed::stream::stream(&config, 1).unwrap();
+        let config = fixed_size::SlotConfig {
+            slot: 64,
+            slots: 16,
+            policy,
+            ..fixed_size::SlotConfig::new(dbuf_id(1))
+        };
+        let (output, mut offers) = fixed_size::stream::stream(&config, 1).unwrap();
         let mut input = offers.remove(0).open().unwrap();
         input.late_event.write_and_exit(output, exit);
         check_late_block(&format!("slots, {policy:?}"), exit, &mut input, |input| {

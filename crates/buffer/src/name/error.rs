@@ -1,7 +1,7 @@
 //! Errors in creating a name or opening an object by name.
 
 use super::Address;
-use crate::share::Refusal;
+use crate::share::OfferRefusal;
 
 /// Reason why a name could not be created or opened.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -92,7 +92,7 @@ pub enum Error {
     InvalidReply(Address),
     /// A descriptor that the host sent failed validation.
     #[error("invalid descriptors received: {0}")]
-    Refused(#[from] Refusal),
+    Refused(#[from] OfferRefusal),
     /// The range exceeds the region.
     #[error("{length} bytes at {at} exceed a region of {bytes} bytes")]
     Range {

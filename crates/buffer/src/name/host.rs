@@ -24,7 +24,7 @@ use sys::poll;
 /// A set of names that this process has created. Dropping the host releases all of them; open
 /// streams continue.
 #[derive(Debug)]
-pub struct Host {
+pub struct NameHost {
     shared: Arc<SharedHost>,
     doorbell: Arc<SocketDoorbell>,
     thread: Option<JoinHandle<()>>,
@@ -51,13 +51,13 @@ struct SharedHost {
 
 #[derive(Debug, Default)]
 struct HostState {
-    names: Vec<Name>,
+    names: Vec<HostedName>,
     reader_events: ReaderEvents,
     is_closing: bool,
 }
 
 #[derive(Debug)]
-struct Name {
+struct HostedName {
     address: Address,
     listener: Arc<OwnedFd>,
     access: AccessList,
@@ -71,7 +71,7 @@ enum NamedObject {
     Region { files: RegionFiles, clients: Clients<()> },
 }
 
-impl Host {
+impl NameHost {
     /// Starts a host without names. Fails if the kernel refuses a thread or sockets.
     pub fn open() -> sys::Result<Self> {
         let (doorbell, receiver) = SocketDoorbell::pair()?;
@@ -93,7 +93,7 @@ impl Host {
         config: &Config,
         limits: ReaderLimits,
     ) -> Result<Output, Error> {
-        let (output, admission) = stream::joinable(config)?;
+        let (output, admission) = stream::joinable_stream(config)?;
         admission.notify_on_end(self.doorbell.clone());
         let clients = Clients::default();
         self.add(name, access, NamedObject::Stream { admission, clients, limits })?;
@@ -140,7 +140,7 @@ impl Host {
     /// Releases a name. Clients retain the objects that they have opened. Returns false if this
     /// host has no such name.
     pub fn withdraw(&self, address: &Address) -> bool {
-        let named = |name: &mut Name| name.address == *address;
+        let named = |name: &mut HostedName| name.address == *address;
         let gone: Vec<_> = self.lock().names.extract_if(.., named).collect();
         let known = !gone.is_empty();
         self.release(gone);
@@ -151,7 +151,7 @@ impl Host {
     #[must_use]
     pub fn names(&self) -> Vec<NameEntry> {
         self.release_ended_names();
-        self.lock().names.iter().map(Name::entry).collect()
+        self.lock().names.iter().map(HostedName::entry).collect()
     }
 
     /// Notifies `event` whenever the number of readers of a name of this host may have changed, for
@@ -175,8 +175,8 @@ impl Host {
             NamedObject::Inbox(_) => AcceptedContent::Descriptors,
             NamedObject::Stream { .. } | NamedObject::Region { .. } => AcceptedContent::Bytes,
         };
-        let listener = super::holder::claim(&address, BACKLOG_MAX, accepts)?;
-        let name = Name { address, listener: Arc::new(listener), access, object };
+        let listener = super::socket_owner::claim(&address, BACKLOG_MAX, accepts)?;
+        let name = HostedName { address, listener: Arc::new(listener), access, object };
         self.lock().names.push(name);
         self.doorbell.notify();
         Ok(())
@@ -195,7 +195,7 @@ impl Host {
 
     /// Waits until the host's thread has dropped these names, after which they can be claimed
     /// again.
-    fn release(&self, names: Vec<Name>) {
+    fn release(&self, names: Vec<HostedName>) {
         if names.is_empty() {
             return;
         }
@@ -213,7 +213,7 @@ impl SharedHost {
     }
 }
 
-impl Drop for Host {
+impl Drop for NameHost {
     fn drop(&mut self) {
         self.lock().is_closing = true;
         self.doorbell.notify();
@@ -228,8 +228,8 @@ impl Drop for Host {
 impl HostState {
     /// Removes and returns the names of streams that have ended and of inboxes that have been
     /// dropped.
-    fn take_ended_names(&mut self) -> Vec<Name> {
-        let has_ended = |name: &mut Name| match &name.object {
+    fn take_ended_names(&mut self) -> Vec<HostedName> {
+        let has_ended = |name: &mut HostedName| match &name.object {
             NamedObject::Stream { admission, .. } => admission.has_ended(),
             NamedObject::Inbox(queue) => queue.has_ended(),
             NamedObject::Region { .. } => false,
@@ -242,8 +242,8 @@ impl HostState {
     }
 
     /// Returns the doorbells of all readers of this host's names.
-    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
-        let of = |name: &Name| match &name.object {
+    fn reader_doorbells(&self) -> Vec<Arc<OwnedFd>> {
+        let of = |name: &HostedName| match &name.object {
             NamedObject::Stream { clients, .. } => clients.doorbells().collect::<Vec<_>>(),
             NamedObject::Region { clients, .. } => clients.doorbells().collect(),
             NamedObject::Inbox(_) => Vec::new(),
@@ -269,7 +269,7 @@ impl HostState {
     }
 }
 
-impl Name {
+impl HostedName {
     fn entry(&self) -> NameEntry {
         let (kind, readers) = match &self.object {
             NamedObject::Stream { clients, .. } => ("stream", clients.count()),
@@ -368,7 +368,7 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
             // After accept(2) has failed, no client is accepted until `pause` has passed.
             let names = state.names.iter().filter(|_| pause.is_none());
             let listeners: Vec<_> = names.map(|name| name.listener.clone()).collect();
-            (listeners, state.doorbells())
+            (listeners, state.reader_doorbells())
         };
         let first = std::iter::once(doorbell.as_fd()).chain(listeners.iter().map(|fd| fd.as_fd()));
         let first: Vec<_> = first.collect();
@@ -384,7 +384,7 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
             match sys::abstract_socket::accept(listener) {
                 Ok(Some(client)) => {
                     let mut state = shared.lock();
-                    let named = |name: &&mut Name| Arc::ptr_eq(&name.listener, listener);
+                    let named = |name: &&mut HostedName| Arc::ptr_eq(&name.listener, listener);
                     if let Some(name) = state.names.iter_mut().find(named) {
                         name.serve(client);
                         state.reader_events.notify();

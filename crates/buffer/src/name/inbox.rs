@@ -29,7 +29,7 @@ pub struct Inbox {
 
 /// A writer that an inbox has accepted, with its stream.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct AcceptedWriter {
     /// Credentials of the writer when it connected.
     pub credentials: Credentials,
     /// ID of the writer's process, for display only.
@@ -106,7 +106,7 @@ impl Inbox {
     /// Accepts the next writer that has sent a valid offer. Returns `None` if nothing arrives for
     /// `limit` (`None` means no limit); each arrival, even of an invalid offer, restarts the limit.
     /// Disconnects a writer whose offer is invalid.
-    pub fn accept(&self, limit: Option<Duration>) -> Result<Option<Arrival>, Error> {
+    pub fn accept(&self, limit: Option<Duration>) -> Result<Option<AcceptedWriter>, Error> {
         loop {
             if let Some(arrival) = self.try_accept() {
                 return Ok(Some(arrival));
@@ -119,7 +119,7 @@ impl Inbox {
 
     /// Accepts a writer that has sent a valid offer. Returns `None` if there is none. Does not
     /// block. Disconnects writers whose offers are invalid.
-    pub fn try_accept(&self) -> Option<Arrival> {
+    pub fn try_accept(&self) -> Option<AcceptedWriter> {
         loop {
             let offered = {
                 // The lock is held until the writer has been removed, because an eviction would
@@ -140,7 +140,7 @@ impl Inbox {
 
     /// Waits until a writer may have connected or sent an offer, or `stop` is readable. Returns
     /// true if `stop` is readable.
-    pub fn wait_until(&self, stop: BorrowedFd<'_>) -> bool {
+    pub fn wait_for_writer(&self, stop: BorrowedFd<'_>) -> bool {
         self.sleep(None, Some(stop));
         poll::wait_until_readable(&[stop], Some(Duration::ZERO)).contains(&true)
     }
@@ -166,8 +166,8 @@ impl AsFd for Inbox {
     }
 }
 
-fn open_offer(writer: PendingWriter) -> Option<Arrival> {
+fn open_offer(writer: PendingWriter) -> Option<AcceptedWriter> {
     let PendingWriter { credentials, process, socket } = writer;
     let offer = Offer::receive(socket).ok()??;
-    Some(Arrival { credentials, process, input: offer.open().ok()? })
+    Some(AcceptedWriter { credentials, process, input: offer.open().ok()? })
 }

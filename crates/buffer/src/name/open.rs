@@ -1,7 +1,7 @@
 //! Opening of streams, regions and inboxes by the names that other processes have created.
 
-use super::holder::{self, SocketOwner};
 use super::reply::{Grant, Reply};
+use super::socket_owner::{self, SocketOwner};
 use super::{Address, Error, SharedRegion};
 use crate::share;
 use crate::stream::{self, Config, Input, Offer, Output};
@@ -15,7 +15,7 @@ pub enum OpenedObject {
     Stream(Box<Input>),
     /// A region, writable if this user has permission.
     Region(SharedRegion),
-    /// A connection to an inbox, for use by [`open_write`].
+    /// A connection to an inbox, for use by [`open_inbox_writer`].
     Inbox(OwnedFd),
 }
 
@@ -48,11 +48,11 @@ pub fn open_region(name: &str) -> Result<SharedRegion, Error> {
 /// Connects to an inbox, and creates a ring with this configuration, through which the returned
 /// writer sends its blocks. Fails with [`Error::Kind`] if the name refers to another kind of
 /// object. Blocks and fails like [`open`] otherwise.
-pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
+pub fn open_inbox_writer(name: &str, config: &Config) -> Result<Output, Error> {
     let address: Address = name.parse()?;
     match open_address(&address)? {
         OpenedObject::Inbox(socket) => {
-            let (output, mut sent) = stream::send_to(config, vec![socket])?;
+            let (output, mut sent) = stream::stream_to_sockets(config, vec![socket])?;
             match sent.pop() {
                 Some(Ok(())) => Ok(output),
                 _ => Err(Error::Ended(address)),
@@ -85,12 +85,12 @@ impl OpenRequest {
     /// queue of connections is full.
     pub fn begin(address: &Address) -> Result<Self, Error> {
         let request = |socket| Self { address: address.clone(), socket };
-        let found = holder::probe(&address.socket_name(), address.uid(), REPLY_TIMEOUT)?;
+        let found = socket_owner::probe(&address.socket_name(), address.uid(), REPLY_TIMEOUT)?;
         if let SocketOwner::Owner(socket) = found {
             return Ok(request(socket));
         }
-        let spare = holder::connect_to_spare(address, None, REPLY_TIMEOUT).map(request);
-        spare.ok_or_else(|| refusal(address, &found))
+        let spare = socket_owner::connect_to_spare(address, None, REPLY_TIMEOUT).map(request);
+        spare.ok_or_else(|| refusal_error(address, &found))
     }
 
     /// Connects like [`OpenRequest::begin`]. `sockets` contains the names of the sockets on which
@@ -98,10 +98,10 @@ impl OpenRequest {
     pub(crate) fn begin_at(address: &Address, sockets: &[String]) -> Result<Self, Error> {
         let mut why = Error::Unknown(address.clone());
         for socket in sockets {
-            match holder::probe(socket.as_bytes(), address.uid(), REPLY_TIMEOUT)? {
+            match socket_owner::probe(socket.as_bytes(), address.uid(), REPLY_TIMEOUT)? {
                 SocketOwner::Owner(socket) => return Ok(Self { address: address.clone(), socket }),
                 SocketOwner::NoListener => {}
-                found => why = refusal(address, &found),
+                found => why = refusal_error(address, &found),
             }
         }
         Err(why)
@@ -123,7 +123,7 @@ impl AsFd for OpenRequest {
 
 /// Returns the error for a name, given the reason why the process of the name's owner could not be
 /// reached.
-fn refusal(address: &Address, found: &SocketOwner) -> Error {
+fn refusal_error(address: &Address, found: &SocketOwner) -> Error {
     match found {
         SocketOwner::Other(holder) => Error::Squatted { address: address.clone(), holder: *holder },
         SocketOwner::Full => Error::Silent(address.clone()),

@@ -10,9 +10,9 @@
 
 use super::Error;
 use crate::atomic::{AtomicU64, Ordering};
-use crate::foreign;
+use crate::foreign_memory;
 use crate::region::Region;
-use abi::ring::PAGE;
+use abi::ring::PAGE_SIZE;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -40,13 +40,13 @@ pub(crate) struct RegionFiles {
 }
 
 /// Maximum size of a region in bytes.
-const BYTES_MAX: u64 = 1 << 40;
+const REGION_SIZE_MAX: u64 = 1 << 40;
 
 impl SharedRegion {
     /// Creates a region of `bytes` zero bytes. If `writers` is true, other processes may also write
     /// to the region.
     pub(crate) fn create(bytes: usize, writers: bool) -> sys::Result<(Self, RegionFiles)> {
-        let length = bytes.max(1).next_multiple_of(PAGE);
+        let length = bytes.max(1).next_multiple_of(PAGE_SIZE);
         let file = Memfd::create("streamline-region", length)?;
         file.allocate(0, length)?;
         let memory = Region::mapped(file.map()?);
@@ -78,15 +78,17 @@ impl SharedRegion {
         let file = Memfd::from_fd(file)?;
         let seals = file.seals()?;
         if !seals.contains(Seals::SIZE) {
-            return Err(crate::share::Refusal::Unsealed { file: "region", seals }.into());
+            return Err(crate::share::OfferRefusal::Unsealed { file: "region", seals }.into());
         }
         // The size was read before the seals; it is final only now, so it is read again.
         let file = Memfd::from_fd(file.into())?;
-        let fits = (1..=BYTES_MAX).contains(&bytes) && bytes <= file.len() as u64;
+        let fits = (1..=REGION_SIZE_MAX).contains(&bytes) && bytes <= file.len() as u64;
         let Some(bytes) = usize::try_from(bytes).ok().filter(|_| fits) else {
             let should = usize::try_from(bytes).unwrap_or(usize::MAX);
             let is = file.len();
-            return Err(crate::share::Refusal::Size { file: "region", is, expected: should }.into());
+            return Err(
+                crate::share::OfferRefusal::Size { file: "region", is, expected: should }.into()
+            );
         };
         let memory = match writable {
             true => Region::mapped(file.map()?),
@@ -121,7 +123,7 @@ impl SharedRegion {
 
     /// Returns the descriptor that hangs up when the host exits, or `None` in the host itself.
     #[must_use]
-    pub fn host(&self) -> Option<BorrowedFd<'_>> {
+    pub fn host_descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.host.as_ref().map(AsFd::as_fd)
     }
 
@@ -134,7 +136,7 @@ impl SharedRegion {
     /// region.
     pub fn read_at(&self, at: u64, out: &mut [u8]) -> Result<(), Error> {
         let at = self.checked_offset(at, out.len())?;
-        foreign::copy_out(self.memory.words(), at, out);
+        foreign_memory::copy_out(self.memory.words(), at, out);
         Ok(())
     }
 
@@ -150,7 +152,7 @@ impl SharedRegion {
         let (head, rest) = bytes.split_at((at.wrapping_neg() % WORD_SIZE).min(bytes.len()));
         let (body, tail) = rest.split_at(rest.len() / WORD_SIZE * WORD_SIZE);
         self.change_bytes(at, head);
-        foreign::copy_in(self.memory.words(), (at + head.len()) / WORD_SIZE, body);
+        foreign_memory::copy_in(self.memory.words(), (at + head.len()) / WORD_SIZE, body);
         self.change_bytes(at + head.len() + body.len(), tail);
         Ok(())
     }

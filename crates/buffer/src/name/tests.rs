@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::stream::Config;
-use crate::{Fault, Policy};
+use crate::{Fault, OverflowPolicy};
 use abi::DbufId;
 use abi::access::{AccessList, Credentials};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,8 +11,8 @@ use sys::process::effective_ids;
 
 /// Returns a name that no other test uses.
 fn unique_name(of: &str) -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("test-{}-{}-{of}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("test-{}-{}-{of}", std::process::id(), NEXT_NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
 fn stream_config() -> Config {
@@ -21,7 +21,7 @@ fn stream_config() -> Config {
 
 #[test]
 fn a19_stream_opened_by_name_starts_at_current_position() {
-    let (host, name) = (Host::open().unwrap(), unique_name("stream"));
+    let (host, name) = (NameHost::open().unwrap(), unique_name("stream"));
     assert!(matches!(open_stream(&name), Err(Error::Unknown(_))));
     let mut output = host
         .create(
@@ -59,7 +59,7 @@ fn a19_stream_opened_by_name_starts_at_current_position() {
 
 #[test]
 fn errors_of_creating_and_opening_state_their_cause() {
-    let (host, taken) = (Host::open().unwrap(), unique_name("taken"));
+    let (host, taken) = (NameHost::open().unwrap(), unique_name("taken"));
     let create = || {
         host.create(
             &taken,
@@ -73,7 +73,7 @@ fn errors_of_creating_and_opening_state_their_cause() {
     let refused = create().unwrap_err();
     assert_eq!(refused, Error::Taken(Address::for_current_user(&taken).unwrap()));
     assert!(refused.to_string().contains(&format!("{uid}/{taken}")), "{refused}");
-    let inbox = open_write(&taken, &stream_config()).unwrap_err().to_string();
+    let inbox = open_inbox_writer(&taken, &stream_config()).unwrap_err().to_string();
     assert!(inbox.contains("a stream that its creator writes, not an inbox"), "{inbox}");
     assert!(matches!(open_region(&taken), Err(Error::Kind { is, .. }) if is.contains("stream")));
     drop(output);
@@ -89,7 +89,7 @@ fn errors_of_creating_and_opening_state_their_cause() {
 
 #[test]
 fn t12_reader_slots_are_limited_and_released() {
-    let (host, name) = (Host::open().unwrap(), unique_name("places"));
+    let (host, name) = (NameHost::open().unwrap(), unique_name("places"));
     let limits = ReaderLimits { readers: 3, per_untrusted_user: 1 };
     let mut output =
         host.create(&name, AccessList::private(effective_ids()), &stream_config(), limits).unwrap();
@@ -104,12 +104,12 @@ fn t12_reader_slots_are_limited_and_released() {
             std::thread::yield_now();
         }
     }
-    assert!(output.readers() <= 6, "{}", output.readers());
+    assert!(output.reader_count() <= 6, "{}", output.reader_count());
 }
 
 #[test]
 fn host_notifies_when_readers_join_or_leave() {
-    let (host, name) = (Host::open().unwrap(), unique_name("events"));
+    let (host, name) = (NameHost::open().unwrap(), unique_name("events"));
     let event = std::sync::Arc::new(sys::eventfd::EventFd::new().unwrap());
     host.notify_on_reader_change(&event);
     let access = AccessList::private(effective_ids());
@@ -133,7 +133,7 @@ fn host_notifies_when_readers_join_or_leave() {
 
 #[test]
 fn d17_region_is_read_and_written_at_any_offset() {
-    let (host, name) = (Host::open().unwrap(), unique_name("region"));
+    let (host, name) = (NameHost::open().unwrap(), unique_name("region"));
     let mine = host.create_region(&name, AccessList::private(effective_ids()), 10_000).unwrap();
     let read_only = open_region(&name).unwrap();
     assert_eq!((read_only.len(), read_only.is_writable()), (10_000, false));
@@ -187,14 +187,16 @@ fn concurrent_writes_to_one_word_are_not_lost() {
 
 #[test]
 fn each_writer_to_an_inbox_has_its_own_stream() {
-    let (host, name) = (Host::open().unwrap(), unique_name("inbox"));
+    let (host, name) = (NameHost::open().unwrap(), unique_name("inbox"));
     let access = AccessList { mode: 0o600, ..AccessList::private(effective_ids()) };
     let inbox = host.create_inbox(&name, access).unwrap();
     assert!(inbox.accept(Some(std::time::Duration::ZERO)).unwrap().is_none());
     // These writers send no offer, and do not delay other writers.
     let idle: Vec<_> = (0..40).map(|_| open(&name).unwrap()).collect();
     let mut outputs: Vec<_> = (0..3)
-        .map(|_| open_write(&name, &stream_config().policy(Policy::DropNew)).unwrap())
+        .map(|_| {
+            open_inbox_writer(&name, &stream_config().policy(OverflowPolicy::DropNew)).unwrap()
+        })
         .collect();
     for (number, output) in outputs.iter_mut().enumerate() {
         output.write(&[number as u8; 10]).unwrap();
@@ -213,7 +215,7 @@ fn each_writer_to_an_inbox_has_its_own_stream() {
     assert_eq!(idle.len(), 40);
     drop(inbox);
     assert!(matches!(
-        open_write(&name, &stream_config()),
+        open_inbox_writer(&name, &stream_config()),
         Err(Error::Unknown(_) | Error::Ended(_))
     ));
 }
@@ -227,7 +229,7 @@ fn t12_frequent_writer_evicts_only_its_own_entries() {
     let queue = std::sync::Arc::new(queue);
     let _reader = queue.clone();
     let connect = |uid: u32| {
-        let (own_end, peer_end) = sys::descriptor::pair().unwrap();
+        let (own_end, peer_end) = sys::descriptor::socket_pair().unwrap();
         let credentials = Credentials { uid, gid: uid, groups: Vec::new() };
         assert!(queue.add(PendingWriter { credentials, process: 1, socket: peer_end }));
         own_end
@@ -267,11 +269,11 @@ fn t12_frequent_writer_evicts_only_its_own_entries() {
 /// blocks.
 #[test]
 fn closing_inbox_refuses_writers() {
-    let host = Host::open().unwrap();
+    let host = NameHost::open().unwrap();
     for round in 0..200 {
         let name = unique_name(&format!("gone{round}"));
         drop(host.create_inbox(&name, AccessList::private(effective_ids())).unwrap());
-        let result = open_write(&name, &stream_config());
+        let result = open_inbox_writer(&name, &stream_config());
         let refused = matches!(result, Err(Error::Unknown(_) | Error::Ended(_)));
         assert!(refused, "round {round}: {result:?}");
     }
@@ -279,7 +281,7 @@ fn closing_inbox_refuses_writers() {
 
 #[test]
 fn streams_outlive_the_host_but_not_their_writer() {
-    let (host, name) = (Host::open().unwrap(), unique_name("outlives"));
+    let (host, name) = (NameHost::open().unwrap(), unique_name("outlives"));
     let mut output = host
         .create(
             &name,

@@ -1,6 +1,6 @@
 //! Translation of addresses in this process to segments and dbuf positions. [SL §5.3.3]
 
-use super::{Lease, Memory};
+use super::{Lease, PoolMemory};
 use abi::{Extent, RichPointer};
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct EnclosingSegment {
     pub segment: usize,
 }
 
-impl Memory {
+impl PoolMemory {
     /// Returns the address of this memory's first byte in this process, and the size of the memory
     /// in bytes.
     pub fn address_and_size(&self) -> (usize, usize) {

@@ -8,8 +8,8 @@
 //!   and none can be created, because all borrow the pool; 2. no lease exists, hence no thread has
 //!   a batch of a crossing that points there (C5). No lease can be created either: not from the
 //!   pool (1), not from a lease or a batch (there is none), and not from the slice itself, which
-//!   `Memory::lease_slice` refuses while `editing` is set; 3. no other process reads: memory whose
-//!   file was ever exposed is refused, as is lent memory, and frozen memory has no pool.
+//!   `PoolMemory::lease_slice` refuses while `editing` is set; 3. no other process reads: memory
+//!   whose file was ever exposed is refused, as is lent memory, and frozen memory has no pool.
 //!
 //! Soundness does not depend on whether a party *expects* the old bytes later. A pin promises the
 //! old bytes to a caller (M5), so pinned blocks are refused as well, except the part of a segment
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn d15_unshared_block_is_edited_in_place() {
         let (mut pool, place) = create_pool_with_block();
-        pool.edit(place.within(1, 2)).unwrap().copy_from_slice(b"BC");
+        pool.edit(place.subrange(1, 2)).unwrap().copy_from_slice(b"BC");
         assert_eq!(pool.bytes(place), Some(&b"aBCd"[..]));
     }
 
@@ -125,13 +125,13 @@ mod tests {
         drop(lease);
         let pin = pool.pin(place).unwrap();
         assert!(pool.edit(place).is_none(), "pinned");
-        pool.set_needed_start(pin, place.within(2, 2));
-        assert!(pool.edit(place.within(0, 2)).is_some(), "before what is needed");
-        assert!(pool.edit(place.within(1, 2)).is_none(), "some of it is needed");
+        pool.set_needed_start(pin, place.subrange(2, 2));
+        assert!(pool.edit(place.subrange(0, 2)).is_some(), "before what is needed");
+        assert!(pool.edit(place.subrange(1, 2)).is_none(), "some of it is needed");
         let held = pool.pin(place).unwrap();
-        assert!(pool.edit(place.within(0, 2)).is_none(), "somebody else pinned it");
+        assert!(pool.edit(place.subrange(0, 2)).is_none(), "somebody else pinned it");
         pool.unpin(held);
-        assert!(pool.edit(place.within(0, 2)).is_none(), "until that is said again");
+        assert!(pool.edit(place.subrange(0, 2)).is_none(), "until that is said again");
         pool.unpin(pin);
         assert!(pool.edit(place).is_some());
         assert!(pool.edit(Extent::new(1 << 20, 4)).is_none(), "not here");

@@ -9,18 +9,18 @@ use crate::slots::Slots;
 use abi::{DbufId, Extent, RichPointer};
 use std::fmt;
 use std::sync::Arc;
-use sys::memory::{Lender, Memfd, Seals};
+use sys::memory::{Memfd, Seals, SegmentLender};
 
 /// A reference to one segment of a pool. Keeps the bytes of the segment unchanged, in any thread,
 /// until dropped.
 pub struct Lease {
-    memory: Arc<Memory>,
+    memory: Arc<PoolMemory>,
     slot: usize,
 }
 
 impl Lease {
     /// Creates a lease. The caller must ensure that the segment is not recycled concurrently (M4).
-    pub(crate) fn new(memory: &Arc<Memory>, slot: usize) -> Self {
+    pub(crate) fn new(memory: &Arc<PoolMemory>, slot: usize) -> Self {
         memory.slots.lease(slot);
         Self { memory: memory.clone(), slot }
     }
@@ -64,7 +64,7 @@ impl Lease {
     /// Returns the position of the first byte of the leased segment, and its filled length in
     /// bytes. The caller must ensure that the lease covers the block. Returns `None` if the block
     /// has no bytes.
-    pub(crate) fn extent(&self, pointer: RichPointer) -> Option<(u64, u64)> {
+    pub(crate) fn filled_extent(&self, pointer: RichPointer) -> Option<(u64, u64)> {
         let (slot, start) = self.memory.enclosing_segment(pointer)?;
         Some((start.position, self.memory.slots.filled_len(slot) as u64))
     }
@@ -72,16 +72,16 @@ impl Lease {
     /// Returns the full position of a block in the leased segment, including the high bits that an
     /// extent omits.
     #[must_use]
-    pub fn position(&self, place: Extent) -> u64 {
+    pub fn full_position(&self, place: Extent) -> u64 {
         let slots = &self.memory.slots;
         let slot = slots.slot_of_position(place.position());
         // The lease keeps the segment in its slot, so the segment number supplies the high bits.
-        place.complete(slots.segment_number_in(slot) * slots.segment_size() as u64)
+        place.position_near(slots.segment_number_in(slot) * slots.segment_size() as u64)
     }
 
     /// Returns the memory that contains the segment.
     #[must_use]
-    pub const fn memory(&self) -> &Arc<Memory> {
+    pub const fn memory(&self) -> &Arc<PoolMemory> {
         &self.memory
     }
 
@@ -113,7 +113,7 @@ impl fmt::Debug for Lease {
 
 /// The segments of a pool, shared with all holders of leases.
 #[derive(Debug)]
-pub struct Memory {
+pub struct PoolMemory {
     pub(crate) id: DbufId,
     pub(super) region: Region,
     pub(crate) slots: Slots,
@@ -131,7 +131,7 @@ enum Backing {
     /// processes.
     File(Memfd),
     /// Another party, which fills the segments and to which they are returned (M7).
-    Lent(Arc<dyn Lender>),
+    Lent(Arc<dyn SegmentLender>),
     /// A file that is sealed against all writes (M8).
     Frozen(Memfd),
 }
@@ -152,7 +152,7 @@ pub(crate) struct SegmentStart {
     pub(crate) position: u64,
 }
 
-impl Memory {
+impl PoolMemory {
     pub(super) fn new(id: DbufId, segment: usize, slots: usize) -> sys::Result<Self> {
         let len = segment * slots;
         let (backing, region) = if cfg!(miri) {
@@ -160,7 +160,7 @@ impl Memory {
         } else {
             // Pages are allocated segment by segment as they are opened.
             let choice = PageChoice { populate: false, ..PageChoice::for_this_machine(len) };
-            let (file, mapping) = choice.memory("streamline-pool", len)?;
+            let (file, mapping) = choice.create_memory("streamline-pool", len)?;
             (Backing::File(file), Region::mapped(mapping))
         };
         Ok(Self {
@@ -173,7 +173,7 @@ impl Memory {
     }
 
     /// Creates the memory of a pool whose segments a lender fills.
-    pub(super) fn lent(id: DbufId, lender: Arc<dyn Lender>) -> Self {
+    pub(super) fn lent(id: DbufId, lender: Arc<dyn SegmentLender>) -> Self {
         let slots = Slots::new(lender.segment_size(), lender.segment_count());
         let region = Region::lent(lender.clone());
         Self { id, region, slots, backing: Backing::Lent(lender), editing: EditFlag::default() }
@@ -192,10 +192,10 @@ impl Memory {
         let region = Region::read_only(file.map_read()?);
         let slots = Slots::new(segment, count.next_power_of_two());
         for slot in 0..count {
-            slots.open(slot, slot as u64);
+            slots.assign_segment(slot, slot as u64);
             // Only whole words are accessible. A file of whole pages has no other bytes.
             let filled = segment.min(region.len().saturating_sub(slot * segment));
-            slots.fill(slot, filled as u64);
+            slots.set_filled_len(slot, filled as u64);
         }
         Ok(Self { id, region, slots, backing: Backing::Frozen(file), editing: EditFlag::default() })
     }
@@ -215,7 +215,7 @@ impl Memory {
     }
 
     /// Returns the party that fills the segments, or `None` if the pool itself fills them.
-    pub(super) fn lender(&self) -> Option<&dyn Lender> {
+    pub(super) fn lender(&self) -> Option<&dyn SegmentLender> {
         match &self.backing {
             Backing::Lent(lender) => Some(&**lender),
             Backing::Heap | Backing::File(_) | Backing::Frozen(_) => None,
@@ -249,7 +249,7 @@ impl Memory {
         self.slots.segment_size()
     }
 
-    /// Returns the bytes of a block, given the offset found by [`Memory::locate`].
+    /// Returns the bytes of a block, given the offset found by [`PoolMemory::locate`].
     ///
     /// # Safety
     ///

@@ -1,8 +1,8 @@
 //! Pools over memory that another party fills, such as a packet ring written by the kernel. [SL
 //! §5.5: the driver's own ring as a dbuf]
 //!
-//! A [`Lender`] owns the memory. An arrived segment is offered as a draft of all its bytes, so that
-//! a source can first repair them (for example, reinsert a tag that the device removed). A
+//! A [`SegmentLender`] owns the memory. An arrived segment is offered as a draft of all its bytes,
+//! so that a source can first repair them (for example, reinsert a tag that the device removed). A
 //! committed segment is a segment like any other: rich pointers refer to it, leases keep it, and
 //! nothing is copied. The pool returns the segment to the lender at the end of the first pass in
 //! which it has neither pins nor leases. If segments arrive in order, a segment that is held for a
@@ -11,26 +11,27 @@
 //! ([`Pool::draft_arrived_slot`]), and the segment number counts the laps of that slot, so that no
 //! position is used twice.
 
-use super::{Draft, Memory, Pool};
-use crate::slots::FREE;
-use abi::{BLOCK_MAX, DbufId};
+use super::{Draft, Pool, PoolMemory};
+use crate::slots::FREE_SLOT;
+use abi::{BLOCK_LENGTH_MAX, DbufId};
 use std::cell::Cell;
 use std::sync::Arc;
-use sys::memory::Lender;
+use sys::memory::SegmentLender;
 
 impl Pool {
     /// Creates a pool over a lender's memory. Fails with EINVAL unless the segment size is a power
     /// of two that a rich pointer can describe, and the number of segments is a power of two, at
     /// least 2.
-    pub fn lent(id: DbufId, lender: Arc<dyn Lender>) -> sys::Result<Self> {
+    pub fn lent(id: DbufId, lender: Arc<dyn SegmentLender>) -> sys::Result<Self> {
         let (segment, segments) = (lender.segment_size(), lender.segment_count());
-        let fits = segment.is_power_of_two() && (abi::ring::PAGE..=BLOCK_MAX).contains(&segment);
+        let fits = segment.is_power_of_two()
+            && (abi::ring::PAGE_SIZE..=BLOCK_LENGTH_MAX).contains(&segment);
         if !fits || !segments.is_power_of_two() || segments < 2 {
             let target = format!("{segments} segments of {segment} bytes");
             return Err(sys::Error::new("lend", target, EINVAL));
         }
         let laps = vec![Cell::new(0); segments].into();
-        Ok(Self { laps, ..Self::from_memory(Memory::lent(id, lender), segments) })
+        Ok(Self { laps, ..Self::from_memory(PoolMemory::lent(id, lender), segments) })
     }
 
     /// Returns true if another party fills this pool. In that case nothing can be appended, and
@@ -67,11 +68,11 @@ impl Pool {
     fn open_arrived_slot(&self, slot: usize, number: u64) -> Option<Draft<'_>> {
         let slots = &self.memory.slots;
         let has_arrived = self.memory.lender()?.has_arrived(slot);
-        if self.drafting.get() || slots.segment_number_in(slot) != FREE || !has_arrived {
+        if self.drafting.get() || slots.segment_number_in(slot) != FREE_SLOT || !has_arrived {
             return None;
         }
         // M3: free since the end of a pass, or since the pool was created. M7: arrived.
-        slots.open(slot, number);
+        slots.assign_segment(slot, number);
         self.drafting.set(true);
         let len = self.memory.segment_size();
         let position = number * len as u64;
@@ -90,7 +91,8 @@ impl Pool {
     pub fn is_stalled(&self) -> bool {
         let slots = &self.memory.slots;
         self.is_lent()
-            && slots.segment_number_in(slots.slot_of_segment(self.next_number_min.get())) != FREE
+            && slots.segment_number_in(slots.slot_of_segment(self.next_number_min.get()))
+                != FREE_SLOT
     }
 
     /// Returns to the lender all segments that have neither pins nor leases. Does nothing if the
@@ -131,8 +133,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use sys::memory::Mapping;
 
-    const SEGMENT: usize = 4096;
-    const SEGMENTS: usize = 4;
+    const SEGMENT_SIZE: usize = 4096;
+    const SEGMENT_COUNT: usize = 4;
 
     /// A lender that fills segments on request.
     #[derive(Debug)]
@@ -149,17 +151,17 @@ mod tests {
     // SAFETY: the mapping lives as long as the value; it is written only by `fill`, which the tests
     // call for segments that are not lent out.
     #[expect(unsafe_code, reason = "plays the role of the kernel")]
-    unsafe impl Lender for TestLender {
+    unsafe impl SegmentLender for TestLender {
         fn base(&self) -> NonNull<u8> {
             self.memory.base()
         }
 
         fn segment_size(&self) -> usize {
-            SEGMENT
+            SEGMENT_SIZE
         }
 
         fn segment_count(&self) -> usize {
-            SEGMENTS
+            SEGMENT_COUNT
         }
 
         fn has_arrived(&self, slot: usize) -> bool {
@@ -175,13 +177,13 @@ mod tests {
     impl TestLender {
         fn fill(&self, byte: u8) {
             let number = self.filled.load(Ordering::Relaxed);
-            let slot = number % SEGMENTS;
+            let slot = number % SEGMENT_COUNT;
             assert!(!self.has_arrived(slot), "no segment free");
-            let at = self.memory.base().as_ptr().wrapping_add(slot * SEGMENT);
+            let at = self.memory.base().as_ptr().wrapping_add(slot * SEGMENT_SIZE);
             #[expect(unsafe_code, reason = "plays the role of the kernel")]
             // SAFETY: the segment is in the mapping and is not lent out (asserted).
             unsafe {
-                at.write_bytes(byte, SEGMENT);
+                at.write_bytes(byte, SEGMENT_SIZE);
             }
             self.arrived.fetch_or(1 << slot, Ordering::Release);
             self.filled.store(number + 1, Ordering::Relaxed);
@@ -193,7 +195,7 @@ mod tests {
     }
 
     fn create_lent_pool() -> (Arc<TestLender>, Pool) {
-        let memory = Mapping::anonymous(SEGMENT * SEGMENTS).unwrap();
+        let memory = Mapping::anonymous(SEGMENT_SIZE * SEGMENT_COUNT).unwrap();
         let zero = || AtomicUsize::new(0);
         let filler =
             Arc::new(TestLender { memory, arrived: zero(), filled: zero(), returned: zero() });
@@ -206,15 +208,15 @@ mod tests {
         let (filler, mut pool) = create_lent_pool();
         assert!(pool.is_lent() && pool.draft_arrived_segment().is_none());
         assert!(pool.draft(1, 1).is_none(), "only the lender fills it");
-        for round in 0..3 * SEGMENTS {
+        for round in 0..3 * SEGMENT_COUNT {
             let byte = u8::try_from(round).unwrap();
             filler.fill(byte);
             let mut draft = pool.draft_arrived_segment().unwrap();
             draft[0] = 99;
-            let place = draft.commit(SEGMENT);
+            let place = draft.commit(SEGMENT_SIZE);
             assert!(pool.draft_arrived_segment().is_none());
-            assert_eq!(pool.bytes(place.within(1, 9)).unwrap(), [byte; 9]);
-            assert_eq!(pool.bytes(place.within(0, 2)).unwrap(), [99, byte]);
+            assert_eq!(pool.bytes(place.subrange(1, 9)).unwrap(), [byte; 9]);
+            assert_eq!(pool.bytes(place.subrange(0, 2)).unwrap(), [99, byte]);
             assert_eq!(filler.returned_count(), round);
             pool.end_pass();
             assert_eq!(filler.returned_count(), round + 1);
@@ -228,18 +230,18 @@ mod tests {
         let mut places = Vec::new();
         for byte in 0..3 {
             filler.fill(byte);
-            places.push(pool.draft_arrived_segment().unwrap().commit(SEGMENT));
+            places.push(pool.draft_arrived_segment().unwrap().commit(SEGMENT_SIZE));
         }
         let pin = pool.pin(places[0]).unwrap();
         let lease = pool.lease(places[2]).unwrap();
         assert!(!pool.is_stalled());
         filler.fill(3);
-        places.push(pool.draft_arrived_segment().unwrap().commit(SEGMENT));
+        places.push(pool.draft_arrived_segment().unwrap().commit(SEGMENT_SIZE));
         assert!(pool.is_stalled(), "all are out");
         pool.end_pass();
         assert_eq!(filler.returned_count(), 2, "the one between, and the last");
-        assert_eq!(pool.bytes(places[0].within(0, 1)).unwrap(), [0]);
-        assert_eq!(lease.bytes(places[2].within(0, 1)).unwrap(), [2]);
+        assert_eq!(pool.bytes(places[0].subrange(0, 1)).unwrap(), [0]);
+        assert_eq!(lease.bytes(places[2].subrange(0, 1)).unwrap(), [2]);
         assert!(pool.unpin(pin));
         pool.end_pass();
         assert_eq!(filler.returned_count(), 3);
@@ -255,14 +257,15 @@ mod tests {
     fn segments_arriving_out_of_order_are_opened_by_slot() {
         let (filler, mut pool) = create_lent_pool();
         assert!(
-            pool.draft_arrived_slot(2).is_none() && pool.draft_arrived_slot(SEGMENTS).is_none()
+            pool.draft_arrived_slot(2).is_none()
+                && pool.draft_arrived_slot(SEGMENT_COUNT).is_none()
         );
         let mut places = Vec::new();
         for byte in 0..4 {
             filler.fill(byte);
         }
         for slot in [2, 0, 3] {
-            places.push(pool.draft_arrived_slot(slot).unwrap().commit(SEGMENT));
+            places.push(pool.draft_arrived_slot(slot).unwrap().commit(SEGMENT_SIZE));
             assert!(pool.draft_arrived_slot(slot).is_none(), "it is here already");
         }
         assert_eq!(places.first_bytes(&pool), [Some(2), Some(0), Some(3)]);
@@ -279,7 +282,7 @@ mod tests {
             "an uncommitted draft, too"
         );
         filler.fill(9);
-        let again = pool.draft_arrived_slot(0).unwrap().commit(SEGMENT);
+        let again = pool.draft_arrived_slot(0).unwrap().commit(SEGMENT_SIZE);
         assert!(again != places[1] && pool.bytes(places[1]).is_none(), "of another lap");
     }
 
@@ -302,7 +305,7 @@ mod tests {
         struct UnsuitableLender(usize, usize);
         // SAFETY: this memory is never accessed: it is rejected for its dimensions.
         #[expect(unsafe_code, reason = "dimensions without memory")]
-        unsafe impl Lender for UnsuitableLender {
+        unsafe impl SegmentLender for UnsuitableLender {
             fn base(&self) -> NonNull<u8> {
                 NonNull::dangling()
             }

@@ -21,7 +21,7 @@
 use super::Pool;
 use crate::Fault;
 use crate::compression;
-use crate::slots::FREE;
+use crate::slots::FREE_SLOT;
 use abi::Extent;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,7 +66,7 @@ impl Pool {
         let mut pinned = BTreeMap::new();
         for (slot, pins) in self.pins.iter().enumerate() {
             let number = slots.segment_number_in(slot);
-            let is_pinned = number != FREE && pins.get() > 0 && open != Some(slot);
+            let is_pinned = number != FREE_SLOT && pins.get() > 0 && open != Some(slot);
             if is_pinned {
                 pinned.insert(slot, number);
             }
@@ -109,7 +109,7 @@ impl Pool {
         // K1: unpublished only after the pages are returned, because the kernel may refuse to take
         // them.
         if file.punch_hole(at, memory.segment_size()).is_ok() {
-            memory.slots.fill(slot, 0);
+            memory.slots.set_filled_len(slot, 0);
             cold.holes.insert(slot);
             cold.packed.insert(slot, PackedSegment { bytes, length });
         }
@@ -138,12 +138,12 @@ impl Pool {
             debug_assert!(false, "a packed segment does not unpack");
             return Err(fault);
         }
-        memory.slots.fill(slot, packed.length as u64);
+        memory.slots.set_filled_len(slot, packed.length as u64);
         memory.locate(place)
     }
 
     /// Returns true if this slot has no pages, because they have been returned to the kernel.
-    pub(super) fn is_hole(&self, slot: usize) -> bool {
+    pub(super) fn has_no_pages(&self, slot: usize) -> bool {
         self.cold.borrow().holes.contains(&slot)
     }
 
@@ -169,11 +169,11 @@ mod tests {
     use abi::{Class, DbufId, RichPointer};
     use testkit::Random;
 
-    const SEGMENT: usize = 1 << 16;
-    const SEGMENTS: usize = 16;
+    const SEGMENT_SIZE: usize = 1 << 16;
+    const SEGMENT_COUNT: usize = 16;
 
     fn create_pool() -> Pool {
-        let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
+        let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENT_COUNT };
         Pool::new(DbufId::new(4).unwrap(), config).unwrap()
     }
 
@@ -181,13 +181,13 @@ mod tests {
     fn pin_full_segment(pool: &Pool, random: &mut Random) -> (Extent, SegmentPin, Vec<u8>) {
         let words: Vec<Vec<u8>> = (0..50).map(|_| random.bytes(24)).collect();
         let mut text = Vec::new();
-        while text.len() < SEGMENT {
+        while text.len() < SEGMENT_SIZE {
             text.extend_from_slice(random.pick::<Vec<u8>>(&words));
         }
-        text.truncate(SEGMENT);
-        let mut draft = pool.draft(SEGMENT, SEGMENT).unwrap();
+        text.truncate(SEGMENT_SIZE);
+        let mut draft = pool.draft(SEGMENT_SIZE, SEGMENT_SIZE).unwrap();
         draft.copy_from_slice(&text);
-        let place = draft.commit(SEGMENT);
+        let place = draft.commit(SEGMENT_SIZE);
         (place, pool.pin(place).unwrap(), text)
     }
 
@@ -209,18 +209,18 @@ mod tests {
         );
         let saved = pool.compress_idle_segments();
         // The last segment is still open.
-        assert_eq!((saved.segments, saved.before), (7, 7 * SEGMENT));
+        assert_eq!((saved.segments, saved.before), (7, 7 * SEGMENT_SIZE));
         let after = resident_bytes(&pool) + saved.after;
         println!("8 segments: {before} bytes before, {after} after ({} packed)", saved.after);
         assert!(after < before / 2, "{before} {after}");
         assert_eq!(
             resident_bytes(&pool),
-            before - 7 * SEGMENT,
+            before - 7 * SEGMENT_SIZE,
             "the pages are with the machine again"
         );
         for (number, (place, _, text)) in kept.iter().enumerate() {
-            let (from, count) = (random.within(0..SEGMENT - 100), random.within(1..100));
-            let part = place.within(from as u32, count as u32);
+            let (from, count) = (random.within(0..SEGMENT_SIZE - 100), random.within(1..100));
+            let part = place.subrange(from as u32, count as u32);
             let pointer = RichPointer::new(pool.id(), part, Class::YES);
             let bytes = match number % 4 {
                 0 => pool.bytes(part).unwrap().to_vec(),
@@ -245,9 +245,9 @@ mod tests {
         let mut pool = create_pool();
         let leased = pin_full_segment(&pool, &mut random);
         let lease = pool.lease(leased.0).unwrap();
-        let mut noise = pool.draft(SEGMENT, SEGMENT).unwrap();
-        noise.copy_from_slice(&random.bytes(SEGMENT));
-        let noise = noise.commit(SEGMENT);
+        let mut noise = pool.draft(SEGMENT_SIZE, SEGMENT_SIZE).unwrap();
+        noise.copy_from_slice(&random.bytes(SEGMENT_SIZE));
+        let noise = noise.commit(SEGMENT_SIZE);
         let _pin = pool.pin(noise).unwrap();
         let text = pin_full_segment(&pool, &mut random);
         let _open = pin_full_segment(&pool, &mut random);

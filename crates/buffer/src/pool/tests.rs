@@ -27,7 +27,7 @@ fn slices_stay_valid_while_blocks_are_appended() {
         assert_eq!(pool.bytes(place).unwrap(), [byte; 100]);
     }
     assert_eq!(held, [1; 100]);
-    assert_eq!(pool.bytes(first.within(10, 5)).unwrap(), [1; 5]);
+    assert_eq!(pool.bytes(first.subrange(10, 5)).unwrap(), [1; 5]);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn draft_is_unreadable_until_committed() {
     draft[..3].copy_from_slice(b"abc");
     let place = draft.commit(3);
     assert_eq!(pool.bytes(place).unwrap(), b"abc");
-    assert!(pool.bytes(place.within(0, 4)).is_none(), "not filled");
+    assert!(pool.bytes(place.subrange(0, 4)).is_none(), "not filled");
     drop(pool.draft(8, 8).unwrap());
     let next = pool.draft(8, 8).unwrap();
     assert_eq!(next.position(), 3, "an abandoned draft took nothing");
@@ -174,10 +174,10 @@ fn no_block_crosses_a_segment_boundary() {
     let pool = create_pool(2);
     assert!(append_block(&pool, SEGMENT_BYTES + 1, 1).is_none());
     let place = append_block(&pool, SEGMENT_BYTES, 1).unwrap();
-    assert_eq!(pool.memory.locate(place.within(1, SEGMENT_BYTES as u32)), {
-        Err(Fault::CrossesSegment(place.within(1, SEGMENT_BYTES as u32)))
+    assert_eq!(pool.memory.locate(place.subrange(1, SEGMENT_BYTES as u32)), {
+        Err(Fault::CrossesSegment(place.subrange(1, SEGMENT_BYTES as u32)))
     });
-    let end = place.within(SEGMENT_BYTES as u32, 0);
+    let end = place.subrange(SEGMENT_BYTES as u32, 0);
     assert_eq!(pool.bytes(end), Some(&[][..]), "an empty view at the end of a segment");
     assert!(pool.pin(end).is_some());
 }
@@ -230,10 +230,10 @@ fn segment_returns_only_its_own_blocks() {
     assert_eq!(segment.bytes(named(first)), pool.bytes(first));
     assert_eq!(segment.bytes(named(second)), pool.bytes(second));
     assert_eq!(segment.bytes(named(elsewhere)), None);
-    assert_eq!(segment.bytes(named(second.within(1400, 200))), None, "not filled yet");
+    assert_eq!(segment.bytes(named(second.subrange(1400, 200))), None, "not filled yet");
     let other = RichPointer::new(DbufId::new(10).unwrap(), first, abi::Class::YES);
     assert_eq!(segment.bytes(other), None, "of another dbuf");
-    assert!(pool.segment(named(first.within(0, 0))).is_none(), "no bytes");
+    assert!(pool.segment(named(first.subrange(0, 0))).is_none(), "no bytes");
     let found = pool.segment(named(elsewhere)).and_then(|s| s.bytes(named(elsewhere)));
     assert_eq!(found, pool.bytes(elsewhere));
 }

@@ -73,6 +73,12 @@ impl Scaler {
         let was_full = std::mem::take(&mut self.was_full);
         let timing = self.timing.take();
         self.started = None;
-        Some(self.scale.decide(RoundMeasurements { capacity, distance, was_full, sides, timing }))
+        Some(self.scale.decide_size(RoundMeasurements {
+            capacity,
+            distance,
+            was_full,
+            sides,
+            timing,
+        }))
     }
 }

@@ -99,7 +99,7 @@ impl RemoteTrial {
         if self.is_on {
             self.evaluate_trial(cost);
         } else {
-            self.evaluate(cost);
+            self.evaluate_smaller_ring(cost);
         }
         self.is_on
     }
@@ -114,7 +114,7 @@ impl RemoteTrial {
         (self.is_on, self.laps, self.slow_laps, self.cost) = (is_on, 0, 0, 0);
     }
 
-    fn evaluate(&mut self, cost: Option<u64>) {
+    fn evaluate_smaller_ring(&mut self, cost: Option<u64>) {
         self.pause = self.pause.saturating_sub(1);
         self.laps += 1;
         if let Some(cost) = cost.filter(|cost| REMOTE_COST_NS.contains(cost)) {

@@ -29,7 +29,7 @@ impl SegmentWindow {
     /// least two segments, so that one can be written while another is read.
     #[must_use]
     pub fn new(scaling: ScalingParameters, segment: usize, bytes: usize) -> Self {
-        let scaling = scaling.at_least(SEGMENTS_MIN * segment);
+        let scaling = scaling.with_minimum_size(SEGMENTS_MIN * segment);
         let (least, most) = scaling.size_bounds();
         let segments = bytes.clamp(least, most) / segment.max(1);
         Self { scaler: Scaler::new(scaling), segment, segments, opened: 0, round_start: 0 }
@@ -56,7 +56,7 @@ impl SegmentWindow {
 
     /// Counts a segment that the writer opens. `held` is the number of segments in use; if they
     /// fill the window, counts nothing and returns false.
-    pub const fn open(&mut self, held: usize) -> bool {
+    pub const fn try_count_opened_segment(&mut self, held: usize) -> bool {
         let has_room = self.has_room(held);
         self.opened += has_room as u64;
         has_room
@@ -100,18 +100,18 @@ const SEGMENTS_MIN: usize = 2;
 mod tests {
     use super::*;
 
-    const SEGMENT: usize = 64 << 10;
+    const SEGMENT_SIZE: usize = 64 << 10;
 
     fn window() -> SegmentWindow {
-        let scaling = ScalingParameters::for_deck_cut(&[32 << 10, 1 << 20, 32 << 20]);
-        SegmentWindow::new(scaling, SEGMENT, 1 << 20)
+        let scaling = ScalingParameters::for_in_place_resizing(&[32 << 10, 1 << 20, 32 << 20]);
+        SegmentWindow::new(scaling, SEGMENT_SIZE, 1 << 20)
     }
 
     /// Opens segments until the window is used up; readers then need `held` of them. Returns true
     /// if the window has grown.
     fn use_up_window(window: &mut SegmentWindow, held: usize, sides: SidePlacement) -> bool {
         let mut used = 0;
-        while window.open(used) {
+        while window.try_count_opened_segment(used) {
             used += 1;
         }
         window.end_round(held.min(used), sides)
@@ -133,7 +133,7 @@ mod tests {
         while use_up_window(&mut window, 64, SidePlacement::SameProcessor) {}
         assert_eq!((window.bytes(), window.state().grown), (4 << 20, 4));
         assert_eq!(window.state().last_change_reason(), "the ring was full");
-        assert!(!window.open(64) && window.open(63));
+        assert!(!window.try_count_opened_segment(64) && window.try_count_opened_segment(63));
     }
 
     #[test]

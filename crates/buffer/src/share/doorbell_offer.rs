@@ -1,6 +1,6 @@
 //! The offer of a stream, which consists of a ring of any kind and a doorbell.
 
-use super::{Refusal, RingOffer};
+use super::{OfferRefusal, RingOffer};
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::doorbell::SocketDoorbell;
@@ -33,15 +33,15 @@ impl<K> DoorbellOffer<K> {
         [geometry, ring, cursor, self.doorbell.as_fd()]
     }
 
-    /// Wraps received descriptors, unchecked. Fails with [`Refusal::Descriptors`] unless there are
-    /// exactly [`DoorbellOffer::DESCRIPTOR_COUNT`].
-    pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
+    /// Wraps received descriptors, unchecked. Fails with [`OfferRefusal::Descriptors`] unless there
+    /// are exactly [`DoorbellOffer::DESCRIPTOR_COUNT`].
+    pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, OfferRefusal> {
         match (descriptors.len(), descriptors.pop()) {
             (Self::DESCRIPTOR_COUNT, Some(doorbell)) => Ok(Self::new(
                 RingOffer::from_descriptors(descriptors)?,
                 SocketDoorbell::from(doorbell),
             )),
-            (count, _) => Err(Refusal::Descriptors(count)),
+            (count, _) => Err(OfferRefusal::Descriptors(count)),
         }
     }
 }

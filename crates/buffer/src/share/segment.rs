@@ -25,12 +25,12 @@
 //!   that readers still need in the old memory. If the capacity changed in place, the smaller of
 //!   the two capacities applies until all readers have passed S (`cursor`, room).
 
-use super::{Refusal, RingOffer, SharedFiles, check_file, duplicate, map_ring, read_geometry};
-use crate::Policy;
+use super::{OfferRefusal, RingOffer, SharedFiles, check_file, duplicate, map_ring, read_geometry};
+use crate::OverflowPolicy;
 use crate::cursor::RingMemory;
 use crate::region::Region;
 use crate::trust::TrustProof;
-use abi::ring::{PAGE, RingGeometry};
+use abi::ring::{PAGE_SIZE, RingGeometry};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use sys::memory::{Memfd, Seals};
@@ -48,7 +48,7 @@ impl OfferedSegment {
     /// readers.
     pub(crate) fn create(
         geometry: RingGeometry,
-        policy: Policy,
+        policy: OverflowPolicy,
         readers: Box<[Arc<Region>]>,
     ) -> sys::Result<Self> {
         let files = SharedFiles::create(&geometry)?;
@@ -82,7 +82,7 @@ impl ReceivedSegment {
 
     /// Returns a proof that the creator of the segment can be trusted ([`TrustProof`]), or `None`
     /// if it cannot.
-    pub(crate) fn creator(&self) -> Option<TrustProof> {
+    pub(crate) fn creator_trust(&self) -> Option<TrustProof> {
         TrustProof::for_file_creator(&self.ring)
     }
 
@@ -93,7 +93,7 @@ impl ReceivedSegment {
         before: &RingGeometry,
         start: u64,
         page: Arc<Region>,
-    ) -> Result<(Arc<RingMemory>, RingGeometry), Refusal> {
+    ) -> Result<(Arc<RingMemory>, RingGeometry), OfferRefusal> {
         let (geometry, policy) = read_geometry(&self.geometry, before.magic)?;
         let shape = |g: &RingGeometry| (g.id, g.stride, g.policy);
         let continues = geometry.start == start
@@ -101,7 +101,7 @@ impl ReceivedSegment {
             && geometry.segment > before.segment
             && shape(&geometry) == shape(before);
         if !continues {
-            return Err(Refusal::Segment(geometry));
+            return Err(OfferRefusal::Segment(geometry));
         }
         let writer = map_ring(&self.ring, &geometry, Seals::READER)?;
         let (capacity, readers) = (geometry.capacity, Box::new([page]));
@@ -110,8 +110,8 @@ impl ReceivedSegment {
 }
 
 /// Maps the page of a reader read-only, for a writer that did not create this page.
-pub(crate) fn map_reader_page(cursor: &OwnedFd) -> Result<Region, Refusal> {
-    let file = check_file(cursor, "cursor", Seals::SIZE, PAGE)?;
+pub(crate) fn map_reader_page(cursor: &OwnedFd) -> Result<Region, OfferRefusal> {
+    let file = check_file(cursor, "cursor", Seals::SIZE, PAGE_SIZE)?;
     Ok(Region::read_only(file.map_read()?))
 }
 

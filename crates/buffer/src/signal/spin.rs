@@ -16,7 +16,7 @@
 //!
 //! No clock is read: polls and pauses are counted.
 
-use super::spins;
+use super::spin_limit_for_processors;
 use crate::Fault;
 
 /// The state of adaptive spinning in a writer or reader.
@@ -57,10 +57,12 @@ impl SpinState {
         match (self.fixed, shares_processor) {
             (Some(polls), _) => polls,
             (None, true) => 0,
-            (None, false) if self.fruitless.is_multiple_of(RETRY_INTERVAL) => spins(2),
+            (None, false) if self.fruitless.is_multiple_of(RETRY_INTERVAL) => {
+                spin_limit_for_processors(2)
+            }
             (None, false) => {
                 let halved = self.fruitless.saturating_sub(FRUITLESS_WAITS_IGNORED);
-                spins(2).checked_shr(halved).unwrap_or(0)
+                spin_limit_for_processors(2).checked_shr(halved).unwrap_or(0)
             }
         }
     }

@@ -8,20 +8,20 @@
 //! for blocks once more before it sleeps, so an awake reader needs no event, and a stream whose
 //! reader keeps up sends no events.
 //!
-//! T_b may adapt ([`Moderator::adapt`]): it doubles while an event would follow the previous one
-//! within the time that a wake-up takes, and halves while blocks arrive slowly. A reader that keeps
-//! falling asleep while the writer is busy then costs one task switch per wake-up time, not one per
-//! 32 blocks. Its blocks wait for about as long as a processor takes to wake up.
+//! T_b may adapt ([`WakeupModerator::set_adaptation_max`]): it doubles while an event would follow
+//! the previous one within the time that a wake-up takes, and halves while blocks arrive slowly. A
+//! reader that keeps falling asleep while the writer is busy then costs one task switch per wake-up
+//! time, not one per 32 blocks. Its blocks wait for about as long as a processor takes to wake up.
 //!
-//! No timer is armed per wait (5 µs, BASELINES). There is one [`Timer`] per process, a thread that
-//! runs while an alarm is set and for a few T_t longer, and otherwise sleeps without a limit. While
-//! the thread runs, setting an alarm is a single store. The bound T_t therefore also holds while
-//! the writer is busy elsewhere, for example in a long computation or a blocking source.
+//! No timer is armed per wait (5 µs, BASELINES). There is one [`WakeupTimer`] per process, a thread
+//! that runs while an alarm is set and for a few T_t longer, and otherwise sleeps without a limit.
+//! While the thread runs, setting an alarm is a single store. The bound T_t therefore also holds
+//! while the writer is busy elsewhere, for example in a long computation or a blocking source.
 //!
 //! SYNC POINTS:
-//! - *alarm set*: [`Moderator::count_published`] stores the deadline with Release after the blocks
-//!   were published, [`Timer::fire_due_alarms`] loads it with Acquire and then notifies: a woken
-//!   reader sees the blocks.
+//! - *alarm set*: [`WakeupModerator::count_published`] stores the deadline with Release after the
+//!   blocks were published, [`WakeupTimer::fire_due_alarms`] loads it with Acquire and then
+//!   notifies: a woken reader sees the blocks.
 //! - *next check*: the writer stores the deadline, issues a fence, and reads the time of the
 //!   timer's next check; the timer stores that time, issues a fence, and reads the deadlines once
 //!   more before it sleeps. The fences are sequentially consistent: at least one sees the other's
@@ -53,7 +53,7 @@ impl WakeupThreshold {
     /// Returns these thresholds, with the number of blocks limited to half of a ring of `entries`
     /// entries. The number is rounded down to a power of two, and is at least 1.
     #[must_use]
-    pub fn within(self, entries: usize) -> Self {
+    pub fn limited_to_ring(self, entries: usize) -> Self {
         let half = (entries as u64 / 2).max(1);
         let blocks = self.blocks.clamp(1, half);
         Self { blocks: 1 << blocks.ilog2(), ..self }
@@ -62,13 +62,13 @@ impl WakeupThreshold {
 
 /// The action that wakes the readers of one buffer. The timer performs it if the writer is busy
 /// elsewhere.
-pub trait Signal: Send + Sync {
+pub trait WakeReaders: Send + Sync {
     /// Publishes written blocks and wakes the readers. Must not block.
-    fn signal(&self);
+    fn wake_readers(&self);
 }
 
-impl Signal for Doorbell {
-    fn signal(&self) {
+impl WakeReaders for Doorbell {
+    fn wake_readers(&self) {
         self.notify();
     }
 }
@@ -94,7 +94,7 @@ impl WakeupCounts {
 
 /// The state with which a writer decides when to wake the sleeping reader of one buffer.
 #[derive(Debug)]
-pub struct Moderator {
+pub struct WakeupModerator {
     threshold: WakeupThreshold,
     /// Range within which the number of blocks per wake-up (T_b) may adapt.
     range: (u64, u64),
@@ -108,15 +108,19 @@ pub struct Moderator {
     /// for that block.
     first_pending_at: Option<u64>,
     alarm: Arc<Alarm>,
-    timer: Arc<Timer>,
+    timer: Arc<WakeupTimer>,
     events: WakeupCounts,
 }
 
-impl Moderator {
+impl WakeupModerator {
     /// Creates the state for a writer with these thresholds. When the time threshold passes,
     /// `timer` calls `signal` to wake the readers.
     #[must_use]
-    pub fn new(timer: &Arc<Timer>, threshold: WakeupThreshold, signal: Arc<dyn Signal>) -> Self {
+    pub fn new(
+        timer: &Arc<WakeupTimer>,
+        threshold: WakeupThreshold,
+        signal: Arc<dyn WakeReaders>,
+    ) -> Self {
         let alarm = Arc::new(Alarm {
             deadline: AtomicU64::new(NO_DEADLINE),
             fired: AtomicU64::new(0),
@@ -132,7 +136,7 @@ impl Moderator {
 
     /// Permits the number of blocks per wake-up (T_b) to adapt between its current value and
     /// `most`. Rounds `most` down to a power of two.
-    pub fn adapt(&mut self, most: u64) {
+    pub fn set_adaptation_max(&mut self, most: u64) {
         self.range.1 = power_of_two_up_to(most).max(self.range.0);
     }
 
@@ -159,7 +163,7 @@ impl Moderator {
 
     /// Returns the current thresholds: blocks per wake-up (T_b) and maximum delay (T_t).
     #[must_use]
-    pub const fn threshold(&self) -> WakeupThreshold {
+    pub const fn wakeup_threshold(&self) -> WakeupThreshold {
         self.threshold
     }
 
@@ -211,9 +215,9 @@ impl Moderator {
         false
     }
 
-    /// Counts blocks like [`Moderator::count_published`], but for a writer that is about to wait.
-    /// Sets no alarm, because the wait would cancel it immediately. Returns true if the caller must
-    /// wake the reader now, and then counts the wake-up.
+    /// Counts blocks like [`WakeupModerator::count_published`], but for a writer that is about to
+    /// wait. Sets no alarm, because the wait would cancel it immediately. Returns true if the
+    /// caller must wake the reader now, and then counts the wake-up.
     #[inline]
     pub fn count_last_published(&mut self, blocks: u64, awaited: bool) -> bool {
         if !awaited {
@@ -269,12 +273,12 @@ struct Alarm {
     fired: AtomicU64,
     /// Delay of the alarm in nanoseconds (T_t).
     after: AtomicU64,
-    signal: Arc<dyn Signal>,
+    signal: Arc<dyn WakeReaders>,
 }
 
 /// Value of [`Alarm::deadline`] while the alarm is not set.
 const NO_DEADLINE: u64 = 0;
-/// Value of [`Timer::next`] while no check of the alarms is scheduled.
+/// Value of [`WakeupTimer::next`] while no check of the alarms is scheduled.
 const NO_NEXT_CHECK: u64 = u64::MAX;
 /// Number of checks, at intervals of T_t, that the timer's thread makes after the last alarm before
 /// it sleeps without a limit. A slow stream sets an alarm again soon, and waking the thread would
@@ -290,7 +294,7 @@ impl fmt::Debug for Alarm {
 /// A thread that wakes readers in place of writers that are busy elsewhere, when the maximum delay
 /// of a published block (T_t) has passed.
 #[derive(Debug)]
-pub struct Timer {
+pub struct WakeupTimer {
     alarms: Mutex<Vec<Weak<Alarm>>>,
     /// Time in nanoseconds of the next check. Setting an alarm for a later time does not wake the
     /// timer.
@@ -300,7 +304,7 @@ pub struct Timer {
     started: std::sync::Once,
 }
 
-impl Default for Timer {
+impl Default for WakeupTimer {
     fn default() -> Self {
         Self {
             alarms: Mutex::default(),
@@ -312,12 +316,12 @@ impl Default for Timer {
     }
 }
 
-impl Timer {
+impl WakeupTimer {
     /// Returns the timer of this process. Its thread starts with the first alarm.
     #[cfg(not(loom))]
     #[must_use]
     pub fn for_process() -> &'static Arc<Self> {
-        static PROCESS_TIMER: std::sync::LazyLock<Arc<Timer>> =
+        static PROCESS_TIMER: std::sync::LazyLock<Arc<WakeupTimer>> =
             std::sync::LazyLock::new(Arc::default);
         &PROCESS_TIMER
     }
@@ -362,7 +366,7 @@ impl Timer {
     /// consecutive checks that found no alarm set.
     #[cfg(not(loom))]
     fn check_and_sleep(&self, quiet: &mut u32, clock: impl Fn() -> u64) {
-        let ticket = self.doorbell.listen();
+        let ticket = self.doorbell.prepare_to_sleep();
         let now = clock();
         match self.fire_and_schedule(quiet, now) {
             None => {}
@@ -380,7 +384,7 @@ impl Timer {
 
     /// Fires the alarms that are due, and schedules the next check. `quiet` is the number of
     /// consecutive checks that found no alarm set. Returns the time until which to sleep, or `None`
-    /// to check again immediately. Call this after [`Doorbell::listen`].
+    /// to check again immediately. Call this after [`Doorbell::prepare_to_sleep`].
     fn fire_and_schedule(&self, quiet: &mut u32, now: u64) -> Option<u64> {
         let until = match self.fire_due_alarms(now) {
             Some(earliest) => {
@@ -441,7 +445,7 @@ impl Alarm {
         if is_due && self.deadline.compare_exchange(deadline, NO_DEADLINE, acquire, relaxed).is_ok()
         {
             self.fired.fetch_add(1, Ordering::Relaxed);
-            self.signal.signal();
+            self.signal.wake_readers();
         }
         true
     }

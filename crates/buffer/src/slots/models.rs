@@ -3,7 +3,7 @@
 //! every access to the bytes that the protocol does not order before their reuse.
 
 use super::*;
-use crate::Policy;
+use crate::OverflowPolicy;
 use crate::ibuf::{self, EntryColumns, PointerReader, PointerWriter, RingConfig};
 use abi::{Class, DbufId, Entry, RichPointer};
 use loom::cell::UnsafeCell;
@@ -35,15 +35,15 @@ impl SlotBytes {
 /// Acts as the pool's thread: fills segment 0, sends a block of the segment, and reuses the slot as
 /// soon as it is free.
 fn run_writer(state: &SlotModel, writer: &mut PointerWriter) {
-    state.slots.open(0, 0);
+    state.slots.assign_segment(0, 0);
     state.bytes.track_write();
-    state.slots.fill(0, 64);
+    state.slots.set_filled_len(0, 64);
     state.slots.lease(0);
     let mut entry = Entry::default();
     let dbuf = DbufId::new(1).unwrap();
     entry.pointer = RichPointer::new(dbuf, Extent::new(0, 64), Class::YES);
     writer.push(&[entry]).unwrap();
-    while writer.side.refresh().unwrap() < 1 {
+    while writer.cursor.refresh_reader_positions().unwrap() < 1 {
         thread::yield_now();
     }
     state.slots.return_lease(0);
@@ -63,8 +63,8 @@ fn locate_block(state: &SlotModel, reader: &mut PointerReader) {
 }
 
 fn release_after_reading(reader: &mut PointerReader) {
-    reader.side.next += 1;
-    reader.side.release();
+    reader.cursor.next += 1;
+    reader.cursor.release();
 }
 
 fn check_segment_reuse(
@@ -77,8 +77,8 @@ fn check_segment_reuse(
         let state = Arc::new(SlotModel { slots, bytes: SlotBytes(UnsafeCell::new(())) });
         let config = RingConfig {
             entries: 1,
-            lanes: EntryColumns::Pointer,
-            policy: Policy::Block,
+            columns: EntryColumns::Pointer,
+            policy: OverflowPolicy::Block,
             readers: 1,
         };
         let (mut writer, mut readers) = ibuf::ring(&config);

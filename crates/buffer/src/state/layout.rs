@@ -5,9 +5,9 @@
 
 use super::rows::ROW_HEAD_WORDS;
 use crate::atomic::AtomicU64;
-use crate::foreign;
+use crate::foreign_memory;
 use crate::name::Error;
-use crate::share::Refusal;
+use crate::share::OfferRefusal;
 
 /// Indices of the words at the start of a table's region. These words form its head and precede the
 /// column text and the rows.
@@ -18,7 +18,7 @@ pub(super) mod word {
     /// Index, in the table's region, of the word with the length of the column text in bytes.
     pub(in super::super) const TEXT_LENGTH: usize = 1;
     /// Index, in the table's region, of the word with the number of columns.
-    pub(in super::super) const COLUMNS: usize = 2;
+    pub(in super::super) const COLUMN_COUNT: usize = 2;
     /// Index, in the table's region, of the word with the maximum number of rows.
     pub(in super::super) const ROW_COUNT_MAX: usize = 3;
     /// Index, in the table's region, of the sequence lock that protects all rows, and all later
@@ -32,13 +32,13 @@ pub(super) mod word {
     pub(in super::super) const LEFT_OUT_SESSIONS: usize = 6;
     /// Index, in the table's region, of the word with the number of rows up to and including the
     /// last one ever used.
-    pub(in super::super) const USED: usize = 7;
+    pub(in super::super) const USED_ROWS: usize = 7;
     /// Index, in the table's region, of the word that is 1 if the writer has ended the table, and
     /// otherwise 0. A killed writer does not set this word; the hang-up of the host's socket
     /// reports its death.
     pub(in super::super) const ENDED: usize = 8;
     /// Number of words in the head of a table's region.
-    pub(in super::super) const COUNT: usize = 9;
+    pub(in super::super) const HEAD_WORD_COUNT: usize = 9;
 }
 
 /// Magic number: "SL stat" and the version of the format.
@@ -90,7 +90,7 @@ impl TableShape {
     /// Returns the index of the first row's first word, given the length of the text in bytes.
     pub(super) const fn first_row_word(text: usize) -> usize {
         // Rows begin at a cache line.
-        (word::COUNT + text.div_ceil(size_of::<u64>())).next_multiple_of(8)
+        (word::HEAD_WORD_COUNT + text.div_ceil(size_of::<u64>())).next_multiple_of(8)
     }
 
     /// Returns the size of the table in words.
@@ -108,18 +108,18 @@ impl TableShape {
     /// Validates a shape that another process has written. Returns the shape, and the index of the
     /// first row's first word.
     pub(super) fn read(words: &[AtomicU64]) -> Result<(Self, usize), Error> {
-        let mut head = [0; word::COUNT * size_of::<u64>()];
-        foreign::copy_out(words, 0, &mut head);
+        let mut head = [0; word::HEAD_WORD_COUNT * size_of::<u64>()];
+        foreign_memory::copy_out(words, 0, &mut head);
         let number = |at: usize| {
             let bytes = head.as_chunks().0.get(at).copied().unwrap_or_default();
             usize::try_from(u64::from_ne_bytes(bytes)).unwrap_or(usize::MAX)
         };
-        let refused = Refusal::Size { file: "state", is: size_of_val(words), expected: 0 };
+        let refused = OfferRefusal::Size { file: "state", is: size_of_val(words), expected: 0 };
         if number(word::MAGIC) as u64 != MAGIC {
             return Err(refused.into());
         }
         let (text, columns, rows) =
-            (number(word::TEXT_LENGTH), number(word::COLUMNS), number(word::ROW_COUNT_MAX));
+            (number(word::TEXT_LENGTH), number(word::COLUMN_COUNT), number(word::ROW_COUNT_MAX));
         if text > TEXT_LENGTH_MAX || columns > COLUMNS_MAX || rows > ROWS_MAX {
             return Err(refused.into());
         }
@@ -127,10 +127,10 @@ impl TableShape {
         let should = first + rows * (ROW_HEAD_WORDS + columns);
         if should > words.len() {
             let (is, should) = (size_of_val(words), should * size_of::<u64>());
-            return Err(Refusal::Size { file: "state", is, expected: should }.into());
+            return Err(OfferRefusal::Size { file: "state", is, expected: should }.into());
         }
         let mut bytes = vec![0; text];
-        foreign::copy_out(words, word::COUNT * size_of::<u64>(), &mut bytes);
+        foreign_memory::copy_out(words, word::HEAD_WORD_COUNT * size_of::<u64>(), &mut bytes);
         let text = String::from_utf8_lossy(&bytes);
         let mut lines = text.split('\n');
         let filter = lines.next().unwrap_or_default().to_owned();

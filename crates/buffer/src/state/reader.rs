@@ -77,8 +77,8 @@ impl TableReader {
 
     /// Returns the descriptor that hangs up when the writer exits; `None` in the writer itself.
     #[must_use]
-    pub fn host(&self) -> Option<BorrowedFd<'_>> {
-        self.region.host()
+    pub fn host_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.region.host_descriptor()
     }
 
     /// Returns a copy of the current rows. Does not involve the writer.
@@ -103,7 +103,7 @@ impl TableReader {
                 thread::yield_now();
                 continue;
             }
-            let used = usize::try_from(value(word::USED)).unwrap_or(usize::MAX);
+            let used = usize::try_from(value(word::USED_ROWS)).unwrap_or(usize::MAX);
             (snapshot.left_out_sessions, snapshot.written_ns) =
                 (value(word::LEFT_OUT_SESSIONS), value(word::WRITE_TIME));
             (snapshot.rows, snapshot.torn_rows) = (Vec::new(), 0);

@@ -12,7 +12,7 @@
 //! - *change ends*: the word is stored even with Release: a reader that loads it with Acquire
 //!   (`SequenceRead::begin`) sees all of the change.
 
-use crate::atomic::{AtomicU64, Ordering, acquire, fence};
+use crate::atomic::{AtomicU64, Ordering, fence, load_acquire};
 
 /// Number of words in front of a row's numbers: the lock, and a word that is nonzero if the row is
 /// present.
@@ -54,7 +54,7 @@ impl SequenceRead {
     /// Begins a read. Returns `None` while a change is in progress.
     pub(super) fn begin(lock: &AtomicU64) -> Option<Self> {
         // SYNC POINT: change ends.
-        let before = acquire(lock);
+        let before = load_acquire(lock);
         before.is_multiple_of(2).then_some(Self(before))
     }
 

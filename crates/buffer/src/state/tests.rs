@@ -36,16 +36,16 @@ fn m3_table_is_read_back_with_columns_and_rows() {
             && !snapshot.ended
             && snapshot.written_ns == 0
     );
-    writer.put(0, Some(&[1, 2]));
-    writer.put(3, Some(&[3, 4]));
-    writer.put(4, Some(&[5, 6]));
+    writer.put_row(0, Some(&[1, 2]));
+    writer.put_row(3, Some(&[3, 4]));
+    writer.put_row(4, Some(&[5, 6]));
     writer.end_changes(5);
     let snapshot = reader.snapshot();
     assert_eq!(
         (snapshot.rows, snapshot.left_out_sessions, snapshot.written_ns),
         (vec![vec![1, 2], vec![3, 4]], 1, 5)
     );
-    writer.put(0, None);
+    writer.put_row(0, None);
     assert!(!reader.snapshot().is_consistent, "in the middle of a change");
     writer.end_changes(6);
     let snapshot = reader.snapshot();
@@ -92,7 +92,7 @@ fn m3_no_row_is_torn_under_constant_writes() {
             })
             .collect();
         for round in 0..20_000 {
-            (0..8).for_each(|at| writer.put(at, Some(&[round; 64])));
+            (0..8).for_each(|at| writer.put_row(at, Some(&[round; 64])));
             writer.end_changes(round);
         }
         done.store(true, Ordering::Relaxed);

@@ -5,8 +5,8 @@ use super::layout::{MAGIC, TableShape, word};
 use super::rows;
 use super::table::Table;
 use crate::atomic::{AtomicU64, Ordering};
-use crate::foreign;
-use crate::name::{Address, Error, Host, SharedRegion};
+use crate::foreign_memory;
+use crate::name::{Address, Error, NameHost, SharedRegion};
 use abi::access::AccessList;
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -17,7 +17,7 @@ use std::ops::Deref;
 pub struct TableWriter {
     table: Table,
     /// Host that serves the processes that open the table.
-    _host: Host,
+    _host: NameHost,
     used: usize,
     /// Indices of the rows that did not fit into the table. These rows are only counted.
     overflow: HashSet<usize>,
@@ -44,10 +44,10 @@ impl TableWriter {
         let text = shape.column_text();
         let (region, files) = SharedRegion::create(shape.table_words() * size_of::<u64>(), false)?;
         let words = region.words();
-        foreign::copy_in(words, word::COUNT, &text);
+        foreign_memory::copy_in(words, word::HEAD_WORD_COUNT, &text);
         let numbers = [
             (word::TEXT_LENGTH, text.len() as u64),
-            (word::COLUMNS, shape.columns.len() as u64),
+            (word::COLUMN_COUNT, shape.columns.len() as u64),
             (word::ROW_COUNT_MAX, shape.rows as u64),
             (word::MAGIC, MAGIC),
         ];
@@ -55,7 +55,7 @@ impl TableWriter {
             // Not shared yet: readers get the memory from the kernel, after all of these stores.
             store_word(words, at, number);
         }
-        let host = Host::open()?;
+        let host = NameHost::open()?;
         // Write permission is dropped: other processes get read-only memory.
         let access = AccessList { mode: access.mode & READ_PERMISSION_BITS, ..access };
         host.add_region(address.clone(), access, files)?;
@@ -68,14 +68,14 @@ impl TableWriter {
     /// Clears all rows of the table.
     pub fn clear(&mut self) {
         for at in 0..self.used {
-            self.put(at, None);
+            self.put_row(at, None);
         }
         self.overflow.clear();
     }
 
     /// Sets the numbers of a row; `None` clears the row. A row beyond the end of the table is only
     /// counted. Until [`TableWriter::end_changes`], readers see the table as inconsistent.
-    pub fn put(&mut self, at: usize, numbers: Option<&[u64]>) {
+    pub fn put_row(&mut self, at: usize, numbers: Option<&[u64]>) {
         if !std::mem::replace(&mut self.is_open, true)
             && let Some(lock) = self.words().get(word::LOCK)
         {
@@ -104,7 +104,7 @@ impl TableWriter {
         let words = self.words();
         store_word(words, word::WRITE_TIME, now);
         store_word(words, word::LEFT_OUT_SESSIONS, self.overflow.len() as u64);
-        store_word(words, word::USED, self.used as u64);
+        store_word(words, word::USED_ROWS, self.used as u64);
         if let Some(lock) = words.get(word::LOCK) {
             rows::end_locked_change(lock);
         }

@@ -4,17 +4,17 @@
 //! block, whether the writer is busy or idle ([`crate::join`]). While readers can still join, a
 //! writer without readers continues and its blocks are discarded.
 
-use super::switch::Segments;
+use super::segment_switch::Segments;
 use super::{Config, Offer, Output};
 pub use crate::join::ReaderTicket;
-use crate::share::{self, JoinState, Refusal};
+use crate::share::{self, JoinState, OfferRefusal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use sys::doorbell::SocketDoorbell;
 
 /// Creates a stream without readers. Returns the writing end, and the object that admits readers.
-/// [`Config::readers`] and [`Config::cut`] are ignored.
-pub fn joinable(config: &Config) -> sys::Result<(Output, Admission)> {
+/// [`Config::readers`] and [`Config::in_place_capacity_max`] are ignored.
+pub fn joinable_stream(config: &Config) -> sys::Result<(Output, Admission)> {
     let (writer, joining) = share::joinable_block_ring(&config.ring)?;
     let joining = Arc::new(joining);
     let output =
@@ -70,8 +70,8 @@ impl Drop for Admission {
 /// Creates a stream whose readers hold the other ends of these sockets. Sends each reader its offer
 /// over its socket, which then serves as the reader's doorbell ([`Offer::receive`]). Also returns
 /// the result of each send, in order. A reader whose offer was not sent counts as departed.
-/// [`Config::readers`] and [`Config::cut`] are ignored.
-pub fn send_to(
+/// [`Config::readers`] and [`Config::in_place_capacity_max`] are ignored.
+pub fn stream_to_sockets(
     config: &Config,
     sockets: Vec<OwnedFd>,
 ) -> sys::Result<(Output, Vec<sys::Result<()>>)> {
@@ -80,7 +80,7 @@ pub fn send_to(
     let (mut ends, mut sent) = (Vec::new(), Vec::new());
     for (ring, socket) in rings.into_iter().zip(sockets) {
         let page = ring.duplicate_page()?;
-        sent.push(sys::descriptor::send(socket.as_fd(), OFFER, &ring.descriptors()));
+        sent.push(sys::descriptor::send(socket.as_fd(), OFFER_MESSAGE, &ring.descriptors()));
         ends.push((SocketDoorbell::from(socket), page));
     }
     let mut output = Output::new(writer, ends, config, Segments::new(config, None));
@@ -91,21 +91,21 @@ pub fn send_to(
 }
 
 /// Message that accompanies an offer on a socket.
-pub const OFFER: &[u8; 8] = b"SL offer";
+pub const OFFER_MESSAGE: &[u8; 8] = b"SL offer";
 
 impl Offer {
     /// Receives an offer over a socket, which then serves as this reader's doorbell. Blocks until
     /// the offer arrives. Returns `None` if the writer has closed its end of the socket.
-    pub fn receive(socket: OwnedFd) -> Result<Option<Self>, Refusal> {
-        let mut message = [0; OFFER.len()];
+    pub fn receive(socket: OwnedFd) -> Result<Option<Self>, OfferRefusal> {
+        let mut message = [0; OFFER_MESSAGE.len()];
         let (length, descriptors) = sys::descriptor::receive(&socket, &mut message)?;
         if length == 0 {
             return Ok(None);
         }
         let count = descriptors.len();
         let ring = share::RingOffer::from_descriptors(descriptors)?;
-        if length != OFFER.len() || message != *OFFER {
-            return Err(Refusal::Descriptors(count));
+        if length != OFFER_MESSAGE.len() || message != *OFFER_MESSAGE {
+            return Err(OfferRefusal::Descriptors(count));
         }
         Ok(Some(Self::with_doorbell(ring, socket)))
     }

@@ -11,7 +11,7 @@
 //! a remote processor.
 
 use super::{Input, Output};
-use crate::atomic::acquire;
+use crate::atomic::load_acquire;
 use abi::ring::{reader, writer};
 
 impl Input {
@@ -19,27 +19,29 @@ impl Input {
     /// cache with the processor on which the writer last ran. Does nothing and returns false if
     /// that processor is unknown or shares no cache. Call this again after the writer has moved to
     /// another processor.
-    pub fn share_cache(&mut self) -> sys::Result<bool> {
+    pub fn confine_to_writer_cache(&mut self) -> sys::Result<bool> {
         let page = &self.ring.walk().side.store.writer;
-        share_cache(acquire(page.word(writer::PROCESSOR)))
+        confine_to_cache_of_processor(load_acquire(page.word(writer::PROCESSOR)))
     }
 }
 
 impl Output {
-    /// Confines this thread like [`Input::share_cache`], but to the processors that share a cache
-    /// with the processor of the first present reader. Does nothing and returns false if no reader
-    /// is present, or if that processor is unknown or shares no cache.
-    pub fn share_cache(&mut self) -> sys::Result<bool> {
+    /// Confines this thread like [`Input::confine_to_writer_cache`], but to the processors that
+    /// share a cache with the processor of the first present reader. Does nothing and returns false
+    /// if no reader is present, or if that processor is unknown or shares no cache.
+    pub fn confine_to_reader_cache(&mut self) -> sys::Result<bool> {
         let first = self.reader_records.iter().position(|end| !end.has_left);
         let page = first.and_then(|first| self.ring.cursor_mut().page(first));
-        page.map_or(Ok(false), |page| share_cache(acquire(page.word(reader::PROCESSOR))))
+        page.map_or(Ok(false), |page| {
+            confine_to_cache_of_processor(load_acquire(page.word(reader::PROCESSOR)))
+        })
     }
 }
 
 /// Confines this thread to the processors that share a cache with a given processor. `published` is
 /// the number of that processor plus 1, or 0 if unknown. Does nothing and returns false if the
 /// processor is unknown or shares no cache.
-fn share_cache(published: u64) -> sys::Result<bool> {
+fn confine_to_cache_of_processor(published: u64) -> sys::Result<bool> {
     let number = published.checked_sub(1).and_then(|number| usize::try_from(number).ok());
     let sharers = number.map(sys::machine::processors_sharing_cache).unwrap_or_default();
     if sharers.is_empty() {
@@ -70,7 +72,11 @@ mod tests {
         let mut input = offers.remove(0).open().unwrap();
         let reading = std::thread::spawn(move || {
             let before = allowed_processors();
-            assert_eq!(input.share_cache(), Ok(false), "the writer's processor is unknown");
+            assert_eq!(
+                input.confine_to_writer_cache(),
+                Ok(false),
+                "the writer's processor is unknown"
+            );
             for _ in 0..100 {
                 output.write(&[1; 100]).unwrap();
                 output.flush();
@@ -79,19 +85,22 @@ mod tests {
             let word = output.cursor_mut().store.writer.word(writer::PROCESSOR);
             let other = usize::try_from(word.load(Ordering::Relaxed) - 1).unwrap();
             let sharers = sys::machine::processors_sharing_cache(other);
-            assert_eq!(input.share_cache(), Ok(!sharers.is_empty()));
+            assert_eq!(input.confine_to_writer_cache(), Ok(!sharers.is_empty()));
             let here = sys::machine::current_processor();
             assert!(
                 sharers.is_empty() && allowed_processors() == before || sharers.contains(&here),
                 "{sharers:?}"
             );
-            assert!(output.share_cache().is_ok(), "the other way round");
+            assert!(output.confine_to_reader_cache().is_ok(), "the other way round");
             // A processor that does not exist, and an impossible number.
             for lie in [100_000, u64::MAX] {
                 let page = &output.cursor_mut().store.writer;
                 page.word(writer::PROCESSOR).store(lie, Ordering::Relaxed);
                 let kept = allowed_processors();
-                assert_eq!((input.share_cache(), allowed_processors()), (Ok(false), kept));
+                assert_eq!(
+                    (input.confine_to_writer_cache(), allowed_processors()),
+                    (Ok(false), kept)
+                );
             }
         });
         reading.join().unwrap();

@@ -1,7 +1,7 @@
 //! The configuration of a stream, and the detection of machines with one processor.
 
 use crate::scale::ScalingParameters;
-use crate::{Policy, dbuf};
+use crate::{OverflowPolicy, dbuf};
 use abi::DbufId;
 use std::sync::OnceLock;
 
@@ -13,7 +13,7 @@ pub struct Config {
     /// Number of blocks between two publications (T_b).
     pub every: usize,
     /// Size in bytes up to which the ring may grow in place, or 0 if a resized ring continues in
-    /// new memory ([`Config::cut`]).
+    /// new memory ([`Config::in_place_capacity_max`]).
     pub extent: usize,
     /// Parameters for resizing the ring, or `None` if the size is fixed.
     pub scaling: Option<ScalingParameters>,
@@ -53,7 +53,7 @@ impl Config {
     /// declare that by [`Offer::open_trusting`](super::Offer::open_trusting). Has no effect on a
     /// ring that overwrites. [SL §5.4]
     #[must_use]
-    pub const fn cut(self, extent: usize) -> Self {
+    pub const fn in_place_capacity_max(self, extent: usize) -> Self {
         Self { extent, ..self }
     }
 
@@ -70,7 +70,7 @@ impl Config {
     /// process.
     #[must_use]
     pub fn self_sizing(self) -> Self {
-        if self.ring.policy != Policy::Block {
+        if self.ring.policy != OverflowPolicy::Block {
             return self;
         }
         self.scaling(ScalingParameters::for_reallocation(cache_sizes()))
@@ -82,20 +82,21 @@ impl Config {
     #[must_use]
     pub fn self_growing(self) -> Self {
         let sized = self.self_sizing();
-        Self { scaling: sized.scaling.map(|s| s.at_least(self.ring.capacity)), ..sized }
+        Self { scaling: sized.scaling.map(|s| s.with_minimum_size(self.ring.capacity)), ..sized }
     }
 
     /// Permits the writer to size the ring like [`Config::self_sizing`], but only up to the
-    /// configured capacity and within memory that is reserved now ([`Config::cut`]). A reader then
-    /// notices no change, and no process needs new memory or descriptors. Has no effect if the
-    /// writer drops or overwrites.
+    /// configured capacity and within memory that is reserved now
+    /// ([`Config::in_place_capacity_max`]). A reader then notices no change, and no process needs
+    /// new memory or descriptors. Has no effect if the writer drops or overwrites.
     #[must_use]
     pub fn self_sizing_in_place(self) -> Self {
-        if self.ring.policy != Policy::Block {
+        if self.ring.policy != OverflowPolicy::Block {
             return self;
         }
-        let scaling = ScalingParameters::for_deck_cut(cache_sizes()).at_most(self.ring.capacity);
-        self.cut(self.ring.capacity).scaling(scaling)
+        let scaling = ScalingParameters::for_in_place_resizing(cache_sizes())
+            .with_maximum_size(self.ring.capacity);
+        self.in_place_capacity_max(self.ring.capacity).scaling(scaling)
     }
 
     /// Limits to `ns` nanoseconds the time between the publication of a block and the wake-up of a
@@ -108,7 +109,7 @@ impl Config {
 
     /// Sets the policy that applies when the ring is full.
     #[must_use]
-    pub const fn policy(self, policy: Policy) -> Self {
+    pub const fn policy(self, policy: OverflowPolicy) -> Self {
         Self { ring: dbuf::BlockConfig { policy, ..self.ring }, ..self }
     }
 }
@@ -116,8 +117,8 @@ impl Config {
 /// Returns the sizes of the data caches in bytes, level 1 first. Reads them once per process.
 #[must_use]
 pub fn cache_sizes() -> &'static [usize] {
-    static CACHES: OnceLock<Vec<usize>> = OnceLock::new();
-    CACHES.get_or_init(|| sys::machine::Machine::detect().cache_sizes)
+    static CACHE_SIZES: OnceLock<Vec<usize>> = OnceLock::new();
+    CACHE_SIZES.get_or_init(|| sys::machine::Machine::detect().cache_sizes)
 }
 
 /// True if this process may run on one processor only. Set by [`fix_processor_count`]; unset if

@@ -7,13 +7,13 @@
 //! die, the doorbells report it as usual.
 
 use super::output::StreamReaderRecord;
-use super::switch::{ChangeError, Segments};
+use super::segment_switch::{ChangeError, Segments};
 use super::{Config, Output};
 use crate::cursor::POSITION_MAX;
 use crate::share::segment::{self, OfferedSegment};
-use crate::share::{self, Refusal};
+use crate::share::{self, OfferRefusal};
 use crate::wait::Urgency;
-use crate::{Policy, WriterCounts, dbuf};
+use crate::{OverflowPolicy, WriterCounts, dbuf};
 use abi::DbufId;
 use abi::ring::{RecordHeader, RingGeometry};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +33,7 @@ pub struct Handover {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct HandoverState {
     id: DbufId,
-    policy: Policy,
+    policy: OverflowPolicy,
     capacity: u64,
     every: u64,
     segment: u64,
@@ -103,21 +103,21 @@ impl Handover {
             .collect()
     }
 
-    /// Parses the message and descriptors of the predecessor. Fails with [`Refusal::Descriptors`]
-    /// if the message is malformed or a descriptor is missing.
-    pub fn from_parts(message: &[u8], descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
+    /// Parses the message and descriptors of the predecessor. Fails with
+    /// [`OfferRefusal::Descriptors`] if the message is malformed or a descriptor is missing.
+    pub fn from_parts(message: &[u8], descriptors: Vec<OwnedFd>) -> Result<Self, OfferRefusal> {
         let count = descriptors.len();
-        let state = HandoverState::read(message).ok_or(Refusal::Descriptors(count))?;
+        let state = HandoverState::read(message).ok_or(OfferRefusal::Descriptors(count))?;
         let (mut ends, mut descriptors) = (Vec::new(), descriptors.into_iter());
         while let Some(page) = descriptors.next() {
-            ends.push((page, descriptors.next().ok_or(Refusal::Descriptors(count))?));
+            ends.push((page, descriptors.next().ok_or(OfferRefusal::Descriptors(count))?));
         }
         Ok(Self { state, reader_descriptors: ends })
     }
 
     /// Continues the stream in a new segment created by this process, and announces the segment to
     /// all readers.
-    pub fn open(self) -> Result<Output, Refusal> {
+    pub fn open(self) -> Result<Output, OfferRefusal> {
         let HandoverState { id, policy, capacity, every, segment, start, put } = self.state;
         let (mut pages, mut doorbells) = (Vec::new(), Vec::new());
         for (page, doorbell) in self.reader_descriptors {
@@ -133,7 +133,7 @@ impl Handover {
         let config = Config { ring, every, ..Config::new(id) };
         let mut output = Output::new(writer, doorbells, &config, Segments::resume(shape));
         // The writer does not wait for a reader that cannot be reached, nor do other readers.
-        let announced = output.announce(&segment, None, true);
+        let announced = output.announce_segment(&segment, None, true);
         debug_assert!(announced.is_ok(), "no reader is revoked: {announced:?}");
         output.publish(Urgency::Last);
         Ok(output)
@@ -149,7 +149,8 @@ impl HandoverState {
         let [magic, shape, capacity, every, segment, start, blocks, bytes, dropped, dropped_bytes] =
             words.map(u64::from_le_bytes);
         let id = u32::try_from(shape >> 32).ok().and_then(DbufId::new)?;
-        let policy = u32::try_from(shape & u64::from(u32::MAX)).ok().and_then(Policy::from_code)?;
+        let policy =
+            u32::try_from(shape & u64::from(u32::MAX)).ok().and_then(OverflowPolicy::from_code)?;
         let put = WriterCounts { blocks, bytes, dropped, dropped_bytes };
         // Counts are bounded like positions, so that the successor can add to them.
         let counts = [segment, start, blocks, bytes, dropped, dropped_bytes];

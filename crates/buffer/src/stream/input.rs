@@ -1,14 +1,14 @@
 //! The reading end of a stream.
 
-use super::note::{self, Note};
-use crate::atomic::acquire;
+use super::writer_message::{self, WriterMessage};
+use crate::atomic::load_acquire;
 use crate::dbuf::ForeignBlockReader;
 use crate::dbuf::walk::{CheckedRecord, RecordWalk};
 use crate::share::segment::ReceivedSegment;
 use crate::signal::SpinState;
 use crate::trust::TrustProof;
 use crate::wait::{Notifier, Sleeper, Urgency, WaitResult};
-use crate::{Fault, Policy, ReaderCounts, WriterCounts};
+use crate::{Fault, OverflowPolicy, ReaderCounts, WriterCounts};
 use abi::ring::{RingGeometry, reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl Input {
         doorbell: SocketDoorbell,
     ) -> Self {
         let walk = ring.walk();
-        let is_lossy = walk.side.policy == Policy::Overwrite;
+        let is_lossy = walk.side.policy == OverflowPolicy::Overwrite;
         walk.stop_at(walk.side.released_position() + release_interval(walk));
         Self {
             ring,
@@ -100,7 +100,7 @@ impl Input {
 
     /// Fixes the number of polls before a sleep. By default the number is adaptive: none if the
     /// writer and the reader share a processor, otherwise as many as past polls have justified.
-    pub const fn spin(&mut self, spins: u32) {
+    pub const fn set_spin_limit(&mut self, spins: u32) {
         self.spin.fix_polls(spins);
     }
 
@@ -113,7 +113,7 @@ impl Input {
     // Inlined for the same reason as `Output::write`.
     #[inline(always)]
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
-        if self.ring.walk().take(out) {
+        if self.ring.walk().take_block(out) {
             return Ok(out.len());
         }
         loop {
@@ -128,7 +128,7 @@ impl Input {
     /// read.
     #[inline]
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        match self.ring.walk().take(out) {
+        match self.ring.walk().take_block(out) {
             true => Ok(Some(out.len())),
             false => self.try_read_slowly(out),
         }
@@ -180,12 +180,12 @@ impl Input {
     /// means no limit). May return [`WaitResult::NotReady`] earlier, after a signal or another
     /// notification.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
-        self.wait_beside(&[], limit)
+        self.wait_with_descriptors(&[], limit)
     }
 
     /// Waits like [`Input::wait`], but also returns when one of the descriptors `others` becomes
     /// readable.
-    pub fn wait_beside(
+    pub fn wait_with_descriptors(
         &mut self,
         others: &[BorrowedFd<'_>],
         limit: Option<Duration>,
@@ -200,7 +200,7 @@ impl Input {
         // On the writer's processor, waking early only interrupts the writer: each time costs two
         // task switches. A writer that blocks notifies when it cannot continue or turns to other
         // work; other writers never wait, so there the reader must keep the ring from filling up.
-        let all = shares_processor && side.policy == Policy::Block;
+        let all = shares_processor && side.policy == OverflowPolicy::Block;
         let enough = if all { side.capacity } else { side.capacity / 4 };
         let until = side.next.saturating_add(enough);
         let index = side.index;
@@ -240,7 +240,7 @@ impl Input {
     /// one if this process may run on one processor only.
     fn shares_processor(&mut self) -> bool {
         let own = sys::machine::current_processor() as u64 + 1;
-        let writers = acquire(self.ring.walk().side.store.writer.word(writer::PROCESSOR));
+        let writers = load_acquire(self.ring.walk().side.store.writer.word(writer::PROCESSOR));
         let is_shared = || writers == own || writers == 0 && super::has_single_processor();
         self.spin.is_fixed_to_zero().unwrap_or_else(is_shared)
     }
@@ -284,17 +284,17 @@ impl Input {
 
     /// Returns the number of blocks that the writer's program lost before it could write them to
     /// the current segment, as reported by
-    /// [`Output::report_lost_before`](super::Output::report_lost_before). The number is not
-    /// validated.
+    /// [`Output::report_lost_before_ring`](super::Output::report_lost_before_ring). The number is
+    /// not validated.
     #[must_use]
-    pub fn lost_before(&self) -> u64 {
-        self.ring.lost_before()
+    pub fn lost_before_ring(&self) -> u64 {
+        self.ring.lost_before_ring()
     }
 
     /// Returns an estimate of how many bytes can be read now. The estimate includes the record
     /// headers in the ring, and is at least 1 if there is something to read. Returns 0 if there is
     /// nothing to read, and always in a ring that overwrites.
-    pub fn readable(&mut self) -> Result<usize, Fault> {
+    pub fn readable_bytes_estimate(&mut self) -> Result<usize, Fault> {
         if self.is_lossy {
             return Ok(0);
         }
@@ -309,7 +309,7 @@ impl Input {
                     walk.disable_fast_path();
                     self.unread_rest = Some(found);
                 }
-                Some(empty) => walk.pass(&empty),
+                Some(empty) => walk.pass_record(&empty),
                 None => return Ok(0),
             }
         }
@@ -356,10 +356,10 @@ impl Input {
         let Some(Ok((store, shape))) = attached else {
             return Err(walk.side.poison(Fault::Segment { position }));
         };
-        walk.continue_in(store);
+        walk.continue_in_memory(store);
         walk.stop_at(position + release_interval(walk));
         self.opened_block = None;
-        self.trust_proof = if self.is_trusting { segment.creator() } else { None };
+        self.trust_proof = if self.is_trusting { segment.creator_trust() } else { None };
         self.geometry = shape;
         // The writer's page has changed, and perhaps the writer.
         self.notifier = Notifier::default();
@@ -376,14 +376,14 @@ impl Input {
                 self.writer_exited = true;
                 return false;
             }
-            DrainResult::Notification(note, descriptors) => match note::decode(&note) {
-                Some(Note::Segment(number)) => {
+            DrainResult::Notification(note, descriptors) => match writer_message::decode(&note) {
+                Some(WriterMessage::Segment(number)) => {
                     if self.received_segments.len() == RECEIVED_SEGMENTS_MAX {
                         self.received_segments.remove(0);
                     }
                     self.received_segments.extend(ReceivedSegment::new(number, descriptors));
                 }
-                Some(Note::Revoked) => self.is_revoked = true,
+                Some(WriterMessage::Revoked) => self.is_revoked = true,
                 None => {}
             },
         }
@@ -416,7 +416,7 @@ impl Input {
             };
             if marks && found.unread_length() == 0 {
                 if count == 0 {
-                    walk.pass(&found);
+                    walk.pass_record(&found);
                     return Ok((0, true));
                 }
                 break;
@@ -431,7 +431,7 @@ impl Input {
                     self.unread_rest = Some(rest);
                     walk.disable_fast_path();
                 }
-                None => walk.pass(&found),
+                None => walk.pass_record(&found),
             }
             // A reader of bytes passes an empty block without returning.
         }

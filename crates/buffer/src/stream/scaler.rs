@@ -29,13 +29,13 @@ impl Output {
     /// Decides on the size of the ring at the end of a lap, from the fill level, and resizes the
     /// ring.
     #[cold]
-    pub(super) fn end_lap(&mut self) {
+    pub(super) fn resize_at_lap_end(&mut self) {
         let (head, capacity, sides) = (self.ring.head(), self.capacity(), self.side_placement());
         let Some(scaler) = &mut self.scaler else { return };
         let side = self.ring.cursor_mut();
         let distance = || {
             // The refresh evicts a lying reader; the next check for room reports the eviction.
-            let _ = side.refresh();
+            let _ = side.refresh_reader_positions();
             usize::try_from(head.saturating_sub(side.oldest_needed_position()))
                 .unwrap_or(usize::MAX)
         };
@@ -58,7 +58,7 @@ impl Output {
         let spin = self.spin;
         let unknown = || spin.is_fixed_to_zero().unwrap_or_else(super::has_single_processor);
         let own = sys::machine::current_processor();
-        let shares_processor = self.ring.cursor_mut().are_readers_on(own, unknown);
+        let shares_processor = self.ring.cursor_mut().are_readers_on_processor(own, unknown);
         if shares_processor {
             SidePlacement::SameProcessor
         } else {

@@ -34,8 +34,8 @@ fn bytes_stay_in_order_for_any_write_and_read_sizes() {
     for (write, read, spins) in [(64, 64, 0), (1, 100, 0), (1000, 7, 0), (333, 4096, 2000)] {
         let (mut output, mut inputs) = open(&stream_config());
         let mut input = inputs.pop().unwrap();
-        output.spin(spins);
-        input.spin(spins);
+        output.set_spin_limit(spins);
+        input.set_spin_limit(spins);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let mut at = 0;
@@ -144,7 +144,7 @@ fn reader_of_dead_writer_gets_published_blocks_then_fault() {
     output.flush();
     output.write(b"not shown").unwrap();
     // A process that dies runs no destructor; its descriptors are closed.
-    output.die();
+    output.simulate_kill();
     let mut out = [0; 100];
     let input = &mut inputs[0];
     assert_eq!(input.read(&mut out).unwrap(), 5);
@@ -153,7 +153,7 @@ fn reader_of_dead_writer_gets_published_blocks_then_fault() {
 
 #[test]
 fn dropping_and_overwriting_rings_never_wait() {
-    let (mut output, mut inputs) = open(&stream_config().policy(Policy::DropNew));
+    let (mut output, mut inputs) = open(&stream_config().policy(OverflowPolicy::DropNew));
     let taken = (0..1000).filter(|_| output.write(&[5; 100]).unwrap()).count();
     output.flush();
     assert_eq!(
@@ -163,7 +163,7 @@ fn dropping_and_overwriting_rings_never_wait() {
     let mut out = [0; 8192];
     assert_eq!(inputs[0].read(&mut out).unwrap(), taken * 100);
 
-    let (mut output, mut inputs) = open(&stream_config().policy(Policy::Overwrite));
+    let (mut output, mut inputs) = open(&stream_config().policy(OverflowPolicy::Overwrite));
     for at in 0..1000 {
         assert!(output.write(&[stream_byte(at); 100]).unwrap());
     }
@@ -177,15 +177,15 @@ fn dropping_and_overwriting_rings_never_wait() {
 
 #[test]
 fn offer_without_descriptors_is_refused() {
-    assert!(matches!(Offer::from_descriptors(Vec::new()), Err(Refusal::Descriptors(0))));
+    assert!(matches!(Offer::from_descriptors(Vec::new()), Err(OfferRefusal::Descriptors(0))));
 }
 
 /// Returns the position that the writer must reach to wake a sleeping reader that has read nothing.
-fn wake_threshold(policy: Policy, spins: u32) -> u64 {
+fn wake_threshold(policy: OverflowPolicy, spins: u32) -> u64 {
     use abi::ring::{reader, wait};
     let (mut output, mut inputs) = open(&stream_config().policy(policy));
     let mut input = inputs.pop().unwrap();
-    input.spin(spins);
+    input.set_spin_limit(spins);
     std::thread::scope(|scope| {
         scope.spawn(move || assert_eq!(input.wait(None), Ok(WaitResult::Ready)));
         while !output.has_unnotified_sleeper() {
@@ -203,7 +203,7 @@ fn wake_threshold(policy: Policy, spins: u32) -> u64 {
 /// would interrupt the writer in the middle of a lap, at the cost of two task switches each time.
 #[test]
 fn reader_on_the_writers_processor_waits_for_a_full_ring() {
-    use crate::Policy::{Block, DropNew, Overwrite};
+    use crate::OverflowPolicy::{Block, DropNew, Overwrite};
     assert_eq!(wake_threshold(Block, 0), 4096);
     assert_eq!(wake_threshold(Block, 1), 1024, "on a processor of its own it reads meanwhile");
     assert_eq!([DropNew, Overwrite].map(|policy| wake_threshold(policy, 0)), [1024; 2]);
@@ -221,17 +221,17 @@ fn read_until_mark_reports_empty_blocks_between_bytes() {
     output.flush();
     let mut out = [0; 100];
     assert_eq!(input.take_mark(), Ok(false), "bytes are first");
-    assert_eq!(input.read_until_mark(&mut out[..2]), Ok(ReadUntilMark::Bytes(2)));
+    assert_eq!(input.read_until_mark(&mut out[..2]), Ok(ReadUntilMarkResult::Bytes(2)));
     assert_eq!(input.take_mark(), Ok(false), "the rest of a block is first");
-    assert_eq!(input.read_until_mark(&mut out[2..]), Ok(ReadUntilMark::Bytes(4)));
+    assert_eq!(input.read_until_mark(&mut out[2..]), Ok(ReadUntilMarkResult::Bytes(4)));
     assert_eq!(&out[..6], b"onetwo");
-    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMark::Mark));
-    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMark::Bytes(5)));
+    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMarkResult::Mark));
+    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMarkResult::Bytes(5)));
     assert_eq!(input.take_mark(), Ok(true));
-    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMark::Mark));
-    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMark::Nothing));
+    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMarkResult::Mark));
+    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMarkResult::Nothing));
     drop(output);
-    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMark::End));
+    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMarkResult::End));
 }
 
 /// The block and byte counts of a reader belong to the same position, even before a release.
@@ -251,7 +251,7 @@ fn reader_counts_include_unreleased_blocks() {
 
 #[test]
 fn o6_reader_copies_parts_of_a_block_until_it_is_overwritten() {
-    let (mut output, mut inputs) = open(&stream_config().policy(Policy::Overwrite));
+    let (mut output, mut inputs) = open(&stream_config().policy(OverflowPolicy::Overwrite));
     let mut input = inputs.pop().unwrap();
     for block in [&b"no"[..], b"yes, this one"] {
         assert!(output.write(block).unwrap());
@@ -259,9 +259,9 @@ fn o6_reader_copies_parts_of_a_block_until_it_is_overwritten() {
     output.flush();
     let mut head = [0; 3];
     assert!(!input.copy_opened_block(0, &mut []), "no block is open");
-    assert_eq!((input.open_block(&mut head), &head), (Ok(BlockRead::Block(2)), b"no\0"));
-    assert_eq!((input.open_block(&mut head), &head), (Ok(BlockRead::Block(13)), b"yes"));
-    assert_eq!((input.next_number(), input.counts().blocks), (Some(2), 2));
+    assert_eq!((input.open_block(&mut head), &head), (Ok(BlockReadResult::Block(2)), b"no\0"));
+    assert_eq!((input.open_block(&mut head), &head), (Ok(BlockReadResult::Block(13)), b"yes"));
+    assert_eq!((input.next_block_number(), input.counts().blocks), (Some(2), 2));
     let mut part = [0; 4];
     assert!(input.copy_opened_block(5, &mut part) && &part == b"this");
     for beyond in [10, 14, usize::MAX] {
@@ -274,23 +274,23 @@ fn o6_reader_copies_parts_of_a_block_until_it_is_overwritten() {
     output.flush();
     // Blocks for which the reader was too slow are lost.
     let mut taken = 0;
-    while let Ok(BlockRead::Block(length)) = input.open_block(&mut head) {
+    while let Ok(BlockReadResult::Block(length)) = input.open_block(&mut head) {
         assert_eq!(length, 100);
         taken += 1;
     }
     let lost = input.counts().lost;
     assert!(taken > 0 && lost > 0 && taken + lost == 1000, "{taken} {lost}");
-    assert_eq!(input.open_block(&mut head), Ok(BlockRead::Nothing));
+    assert_eq!(input.open_block(&mut head), Ok(BlockReadResult::Nothing));
     assert!(!input.copy_opened_block(0, &mut part), "no block was opened");
     drop(output);
-    assert_eq!(input.open_block(&mut head), Ok(BlockRead::End));
+    assert_eq!(input.open_block(&mut head), Ok(BlockReadResult::End));
     let (_output, mut inputs) = open(&stream_config());
     assert_eq!(inputs.pop().unwrap().open_block(&mut head), Err(Fault::Lossy));
 }
 
 #[test]
 fn o6_flush_does_not_end_a_pause_before_a_quarter_is_unread() {
-    let (mut output, mut inputs) = open(&stream_config().policy(Policy::Overwrite));
+    let (mut output, mut inputs) = open(&stream_config().policy(OverflowPolicy::Overwrite));
     let mut input = inputs.pop().unwrap();
     let is_notified =
         |input: &Input| sys::poll::wait_until_readable(&[input.as_fd()], Some(Duration::ZERO))[0];
@@ -301,10 +301,10 @@ fn o6_flush_does_not_end_a_pause_before_a_quarter_is_unread() {
     output.write(&[1; 1100]).unwrap();
     output.flush();
     assert!(is_notified(&input) && input.is_pause_over(false).unwrap());
-    input.wake(true);
+    input.announce_wake(true);
     // A sleep, in contrast to a rest, ends at the flush.
     let mut out = [0; 2000];
-    while let Ok(BlockRead::Block(_)) = input.read_block(&mut out) {}
+    while let Ok(BlockReadResult::Block(_)) = input.read_block(&mut out) {}
     assert_eq!(input.announce_sleep_until_flush(), Ok(false));
     output.write(b"few").unwrap();
     output.flush();

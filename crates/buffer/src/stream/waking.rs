@@ -8,7 +8,9 @@
 //! doorbell descriptors, and accesses no other part of the stream. A superfluous notification only
 //! makes a reader check once more.
 
-use crate::signal::wakeup_moderation::{Moderator, Signal, Timer, WakeupCounts, WakeupThreshold};
+use crate::signal::wakeup_moderation::{
+    WakeReaders, WakeupCounts, WakeupModerator, WakeupThreshold, WakeupTimer,
+};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,7 +30,7 @@ pub struct WakingOverrides {
 /// The state with which a stream's writer wakes its readers within the latency bound.
 #[derive(Debug)]
 pub(super) struct LatencyState {
-    moderator: Moderator,
+    moderator: WakeupModerator,
     doorbells: Arc<TimerDoorbells>,
     /// Number of blocks published so far.
     published: u64,
@@ -38,8 +40,8 @@ pub(super) struct LatencyState {
 #[derive(Debug, Default)]
 struct TimerDoorbells(Mutex<Vec<SocketDoorbell>>);
 
-impl Signal for TimerDoorbells {
-    fn signal(&self) {
+impl WakeReaders for TimerDoorbells {
+    fn wake_readers(&self) {
         for doorbell in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             // A departed reader is noticed by the writer.
             let _ = doorbell.notify();
@@ -50,8 +52,9 @@ impl Signal for TimerDoorbells {
 impl LatencyState {
     pub(super) fn new(blocks: u64, ns: u64, entries: usize) -> Self {
         let doorbells = Arc::<TimerDoorbells>::default();
-        let threshold = WakeupThreshold { blocks, ns }.within(entries);
-        let moderator = Moderator::new(Timer::for_process(), threshold, doorbells.clone());
+        let threshold = WakeupThreshold { blocks, ns }.limited_to_ring(entries);
+        let moderator =
+            WakeupModerator::new(WakeupTimer::for_process(), threshold, doorbells.clone());
         Self { moderator, doorbells, published: 0 }
     }
 
@@ -101,13 +104,13 @@ mod tests {
 
     #[test]
     fn a16_sleeping_reader_gets_block_within_latency_bound() {
-        const NS: u64 = 2_000_000;
-        let config = Config::new(DbufId::new(1).unwrap()).latency(NS);
+        const LATENCY_NS: u64 = 2_000_000;
+        let config = Config::new(DbufId::new(1).unwrap()).latency(LATENCY_NS);
         let (mut output, offers) = stream(&config).unwrap();
         let mut input = offers.into_iter().next().unwrap().open().unwrap();
         let (arrived, arrivals) = mpsc::channel();
         let reader = thread::spawn(move || {
-            input.spin(0);
+            input.set_spin_limit(0);
             let mut out = [0; 5];
             while input.read(&mut out).unwrap() > 0 {
                 arrived.send(sys::clock::monotonic_ns()).unwrap();
@@ -124,7 +127,7 @@ mod tests {
         // A reader about to sleep checks once more and may then not need an event; such waits are
         // ignored. How soon after T_t the others end depends on the machine, but they must end
         // without a flush.
-        waits.retain(|wait| *wait >= NS);
+        waits.retain(|wait| *wait >= LATENCY_NS);
         let events = output.wakeup_counts().unwrap();
         assert!(!waits.is_empty() && events.timer > 0, "the timer, not the writer: {events:?}");
         assert_eq!(events.batch, 0, "{events:?}");

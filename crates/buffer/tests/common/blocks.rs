@@ -1,6 +1,6 @@
 //! Test blocks whose contents are derived from their numbers.
 
-use super::patience::with_watchdog;
+use super::watchdog::with_watchdog;
 use std::ops::Range;
 use streamline_buffer::{Fault, stream};
 
@@ -67,7 +67,7 @@ impl BlockSource for stream::Input {
 /// Reads blocks until the end or a fault, and checks each block. Returns the number of complete
 /// blocks, and the fault if there was one.
 #[track_caller]
-pub(crate) fn read(input: &mut impl BlockSource) -> (u64, Option<Fault>) {
+pub(crate) fn read_and_check_blocks(input: &mut impl BlockSource) -> (u64, Option<Fault>) {
     with_watchdog("a block", || {
         let (mut number, mut expected, mut at) = (0, Vec::new(), 0);
         fill_block(number, &mut expected);

@@ -13,16 +13,17 @@
 
 mod blocks;
 mod other_process;
-pub(crate) mod patience;
-pub(crate) mod scribble;
+pub(crate) mod ring_memory;
 mod streams;
+pub(crate) mod watchdog;
 
 pub(crate) use blocks::{
-    BLOCK_LENGTH_MAX, BlockSource, WriteBlocks, digest, fill_block, read, read_to_fault, write,
+    BLOCK_LENGTH_MAX, BlockSource, WriteBlocks, digest, fill_block, read_and_check_blocks,
+    read_to_fault, write,
 };
 pub(crate) use other_process::{OtherUserProcess, child_role, receive, report, send};
-pub(crate) use patience::{TestThread, run, wait_until, with_watchdog};
-pub(crate) use streams::{check_published_blocks_survive_kill, open, send_offer};
+pub(crate) use streams::{check_published_blocks_survive_kill, receive_stream, send_offer};
+pub(crate) use watchdog::{TestThread, spawn_test_thread, wait_until, with_watchdog};
 
 /// Returns the dbuf id `number`.
 pub(crate) fn dbuf_id(number: u32) -> abi::DbufId {

@@ -1,6 +1,6 @@
 //! A second process, under another user, for tests between processes.
 
-use super::patience::{wait_limit, with_watchdog};
+use super::watchdog::{wait_limit, with_watchdog};
 use std::io::{Read as _, stdin};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
@@ -21,7 +21,7 @@ impl OtherUserProcess {
     /// Starts the other process, which runs the test code for `role`. Returns `None`, after
     /// reporting a skip, if this machine does not allow that.
     pub(crate) fn start(role: &str) -> Option<Self> {
-        let (local, peer) = sys::descriptor::pair().unwrap();
+        let (local, peer) = sys::descriptor::socket_pair().unwrap();
         let mut other = Self::start_on_socket(peer, role, Stdio::null())?;
         other.socket = Some(local);
         Some(other)
@@ -32,7 +32,7 @@ impl OtherUserProcess {
     /// that.
     pub(crate) fn start_on_socket(socket: OwnedFd, role: &str, report: Stdio) -> Option<Self> {
         need::require_root()?;
-        let mut command = sys::process::reexec_as(sys::process::OVERFLOW_ID, socket).unwrap();
+        let mut command = sys::process::reexec_command(sys::process::OVERFLOW_ID, socket).unwrap();
         command.args(["--ignored", "--exact", "--nocapture", "run_other_process"]);
         command.env(ROLE_VARIABLE, role).stdout(report);
         match sys::process::spawn(&mut command) {

@@ -2,7 +2,7 @@
 
 use super::blocks::read_to_fault;
 use super::other_process::{OtherUserProcess, receive, send};
-use super::patience::with_watchdog;
+use super::watchdog::with_watchdog;
 use std::os::fd::AsFd;
 use streamline_buffer::Fault;
 use streamline_buffer::stream::{Input, Offer};
@@ -16,7 +16,7 @@ pub(crate) fn send_offer(socket: impl AsFd, offer: &Offer) {
 
 /// Receives and opens an offer from the other process. Returns `None` if that process has exited.
 #[track_caller]
-pub(crate) fn open(socket: impl AsFd) -> Option<Input> {
+pub(crate) fn receive_stream(socket: impl AsFd) -> Option<Input> {
     let (message, descriptors) = receive(socket);
     let opened = || Offer::from_descriptors(descriptors).unwrap().open().unwrap();
     (!message.is_empty()).then(opened)
@@ -30,7 +30,7 @@ pub(crate) fn check_published_blocks_survive_kill(blocks_max: u64) {
     let mut random = Random::with_replayable_seed();
     for _ in 0..12 {
         let Some(mut other) = OtherUserProcess::start("write") else { return };
-        let mut input = open(&other).unwrap();
+        let mut input = receive_stream(&other).unwrap();
         let until = random.below(blocks_max);
         with_watchdog("so many blocks", || {
             while input.counts().blocks < until {
@@ -41,6 +41,6 @@ pub(crate) fn check_published_blocks_survive_kill(blocks_max: u64) {
         assert_eq!(read_to_fault(&mut input), Fault::Abandoned);
         let (written, taken) = (input.writer_counts(), input.counts());
         assert!(taken.blocks >= until, "{taken:?}");
-        assert_eq!(written.resident(&taken), Some(0), "all published blocks");
+        assert_eq!(written.resident_blocks(&taken), Some(0), "all published blocks");
     }
 }

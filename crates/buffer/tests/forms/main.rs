@@ -10,16 +10,17 @@
 mod rings;
 
 use rings::{RingReader, for_each_ring, slot_ring_config};
-use streamline_buffer::dbuf::fixed;
-use streamline_buffer::rate::{RatePolicy, RatedReader, Start};
-use streamline_buffer::{Fault, Policy, ReaderCounts};
+use streamline_buffer::dbuf::fixed_size;
+use streamline_buffer::rate::{RatePolicy, RatedReader, StartPosition};
+use streamline_buffer::{Fault, OverflowPolicy, ReaderCounts};
 use testkit::Random;
 
 /// Maximum length of a block in these tests.
 const BLOCK_LENGTH_MAX: usize = 200;
 /// Capacity of a ring in bytes; small, so that laps are short.
 const CAPACITY: usize = 4096;
-const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite];
+const POLICIES: [OverflowPolicy; 3] =
+    [OverflowPolicy::Block, OverflowPolicy::DropNew, OverflowPolicy::Overwrite];
 
 // ---- reference model
 
@@ -74,9 +75,9 @@ fn d11_random_operations_account_for_every_block() {
     for_each_ring(|what, policy, mut writer, mut readers| {
         let mut random = Random::new(seed);
         let policies = [
-            (Start::Oldest, RatePolicy::EveryBlock),
-            (Start::Oldest, RatePolicy::Latest),
-            (Start::Now, RatePolicy::EveryBlock),
+            (StartPosition::Oldest, RatePolicy::EveryBlock),
+            (StartPosition::Oldest, RatePolicy::Latest),
+            (StartPosition::Now, RatePolicy::EveryBlock),
         ];
         let mut received: Vec<Received> = readers.iter().map(|_| Received::default()).collect();
         let (mut number, mut dropped) = (0, 0);
@@ -92,8 +93,8 @@ fn d11_random_operations_account_for_every_block() {
                             .unwrap()
                     };
                     number += u64::from(put);
-                    dropped += u64::from(!put && policy == Policy::DropNew);
-                    assert!(put || policy != Policy::Overwrite, "{what}");
+                    dropped += u64::from(!put && policy == OverflowPolicy::DropNew);
+                    assert!(put || policy != OverflowPolicy::Overwrite, "{what}");
                 }
                 3 => writer.publish(),
                 _ => {
@@ -125,11 +126,14 @@ fn d11_random_operations_account_for_every_block() {
             received.check_balance(what, counted);
             assert_eq!(counted.blocks + counted.lost + counted.skipped, number, "{what}");
             assert_eq!(reader.writer_counts(), put, "{what}: both sides agree");
-            assert_eq!(put.resident(&counted), Some(0), "{what}");
+            assert_eq!(put.resident_blocks(&counted), Some(0), "{what}");
             let (start, rate) = policies[at];
-            let skips = start == Start::Now || rate == RatePolicy::Latest;
+            let skips = start == StartPosition::Now || rate == RatePolicy::Latest;
             assert_eq!(counted.skipped > 0, skips, "{what} {at}: {counted:?}");
-            assert!(counted.lost == 0 || policy == Policy::Overwrite, "{what}: {counted:?}");
+            assert!(
+                counted.lost == 0 || policy == OverflowPolicy::Overwrite,
+                "{what}: {counted:?}"
+            );
         }
     });
 }
@@ -141,7 +145,7 @@ fn peeked_block_is_not_overwritten_until_released() {
         if reader.peek().is_none() {
             return;
         }
-        if policy == Policy::Overwrite {
+        if policy == OverflowPolicy::Overwrite {
             assert_eq!(reader.peek(), Some(Err(Fault::Lossy)), "{what}");
             assert_eq!(reader.take_in_place(), Some(Err(Fault::Lossy)), "{what}");
             return;
@@ -191,7 +195,7 @@ fn drain_other_readers(readers: &mut [Box<dyn RingReader>]) {
 #[test]
 fn block_that_does_not_fit_is_rejected_without_effect() {
     for_each_ring(|what, _, mut writer, mut readers| {
-        let limit = writer.block_max();
+        let limit = writer.block_length_max();
         let long = vec![0; limit + 1];
         assert_eq!(writer.write(&long), Err(Fault::TooLong { length: limit + 1, limit }), "{what}");
         assert!(writer.write(&numbered_block(0)).unwrap());
@@ -252,14 +256,14 @@ fn readers_can_skip_to_newest_or_to_now_at_any_time() {
 #[test]
 fn v8_reader_with_latest_policy_takes_the_newest() {
     for policy in POLICIES {
-        let (mut writer, mut readers) = fixed::ring(&slot_ring_config(policy, 1));
+        let (mut writer, mut readers) = fixed_size::ring(&slot_ring_config(policy, 1));
         for number in 0..5 {
             assert!(writer.write(&numbered_block(number)).unwrap());
         }
         writer.publish();
         let mut out = [0; BLOCK_LENGTH_MAX];
         let reader = readers.remove(0);
-        let mut paced = RatedReader::new(reader, Start::Now, RatePolicy::Latest).unwrap();
+        let mut paced = RatedReader::new(reader, StartPosition::Now, RatePolicy::Latest).unwrap();
         assert_eq!(paced.read(&mut out).unwrap(), None);
         for number in 5..9 {
             assert!(writer.write(&numbered_block(number)).unwrap());
@@ -294,7 +298,7 @@ fn disconnected_or_departed_reader_stalls_no_writer() {
         // that overwrites never checks.
         let has_noticed = ended == Some(Fault::Abandoned);
         assert!(
-            has_noticed || policy == Policy::Overwrite,
+            has_noticed || policy == OverflowPolicy::Overwrite,
             "{what}: {written} of {all}, {ended:?}"
         );
     });
@@ -314,7 +318,7 @@ fn both_sides_publish_their_counts() {
             reader.release();
             assert_eq!(writer.reader_counts(at), Some(reader.counts()), "{what}");
             assert_eq!(reader.writer_counts(), writer.counts(), "{what}");
-            let resident = writer.counts().resident(&reader.counts());
+            let resident = writer.counts().resident_blocks(&reader.counts());
             assert_eq!(resident, Some(9 - (at as u64 + 2)), "{what}");
         }
         assert_eq!(writer.reader_counts(readers.len()), None, "{what}");

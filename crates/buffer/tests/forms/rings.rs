@@ -2,11 +2,11 @@
 
 use super::{BLOCK_LENGTH_MAX, CAPACITY, POLICIES};
 use abi::DbufId;
-use streamline_buffer::dbuf::{self, fixed};
-use streamline_buffer::rate::Skip;
+use streamline_buffer::dbuf::{self, fixed_size};
+use streamline_buffer::rate::SkippingReader;
 use streamline_buffer::share;
 use streamline_buffer::stream::{self, Input, Output};
-use streamline_buffer::{Fault, Policy, ReaderCounts, WriterCounts};
+use streamline_buffer::{Fault, OverflowPolicy, ReaderCounts, WriterCounts};
 
 pub(crate) trait RingWriter {
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault>;
@@ -17,12 +17,12 @@ pub(crate) trait RingWriter {
     fn drop_reservation(&mut self, room: usize) -> Result<(), Fault>;
     fn publish(&mut self);
     fn disconnect(&mut self, reader: usize);
-    fn block_max(&self) -> usize;
+    fn block_length_max(&self) -> usize;
     fn counts(&self) -> WriterCounts;
     fn reader_counts(&self, reader: usize) -> Option<ReaderCounts>;
 }
 
-pub(crate) trait RingReader: Skip {
+pub(crate) trait RingReader: SkippingReader {
     fn writer_counts(&self) -> WriterCounts;
     fn is_finished(&mut self) -> Result<bool, Fault>;
     /// Returns the next block in place, without taking it, or `None` if this kind of ring cannot
@@ -60,8 +60,8 @@ macro_rules! rings {
             fn disconnect(&mut self, reader: usize) {
                 self.disconnect(reader);
             }
-            fn block_max(&self) -> usize {
-                self.block_max()
+            fn block_length_max(&self) -> usize {
+                self.block_length_max()
             }
             fn counts(&self) -> WriterCounts {
                 self.counts()
@@ -101,7 +101,7 @@ macro_rules! rings {
 }
 
 rings!(dbuf::BlockWriter, dbuf::BlockReader, dbuf::ForeignBlockReader);
-rings!(fixed::SlotWriter, fixed::SlotReader, fixed::ForeignSlotReader);
+rings!(fixed_size::SlotWriter, fixed_size::SlotReader, fixed_size::ForeignSlotReader);
 
 /// A stream, to which the tests write only if there is room, because a write to a full stream
 /// blocks.
@@ -134,8 +134,8 @@ impl RingWriter for Stream {
         // From here on readers no longer limit the writer.
         self.room = |_| true;
     }
-    fn block_max(&self) -> usize {
-        self.output.block_max()
+    fn block_length_max(&self) -> usize {
+        self.output.block_length_max()
     }
     fn counts(&self) -> WriterCounts {
         self.output.counts()
@@ -161,7 +161,7 @@ impl RingReader for Input {
 /// A stream of slots, to which the tests write only if there is room, because a write to a full
 /// stream blocks.
 struct Slots {
-    output: fixed::stream::SlotOutput,
+    output: fixed_size::stream::SlotOutput,
     waits: bool,
     slots: u64,
 }
@@ -171,7 +171,8 @@ impl Slots {
     fn has_room(&self) -> bool {
         let put = self.output.counts();
         let mut all = (0..).map_while(|reader| self.output.reader_counts(reader));
-        !self.waits || all.all(|taken| put.resident(&taken).is_some_and(|left| left < self.slots))
+        !self.waits
+            || all.all(|taken| put.resident_blocks(&taken).is_some_and(|left| left < self.slots))
     }
 }
 
@@ -198,8 +199,8 @@ impl RingWriter for Slots {
         self.output.disconnect(reader);
         self.waits = false;
     }
-    fn block_max(&self) -> usize {
-        self.output.block_max()
+    fn block_length_max(&self) -> usize {
+        self.output.block_length_max()
     }
     fn counts(&self) -> WriterCounts {
         self.output.counts()
@@ -209,12 +210,12 @@ impl RingWriter for Slots {
     }
 }
 
-impl RingReader for fixed::stream::SlotInput {
+impl RingReader for fixed_size::stream::SlotInput {
     fn writer_counts(&self) -> WriterCounts {
         self.writer_counts()
     }
     fn is_finished(&mut self) -> Result<bool, Fault> {
-        self.try_read(&mut [0]).map(|piece| piece == stream::BlockRead::End)
+        self.try_read(&mut [0]).map(|piece| piece == stream::BlockReadResult::End)
     }
     fn release(&mut self) {
         self.release();
@@ -223,7 +224,7 @@ impl RingReader for fixed::stream::SlotInput {
 
 type Ring = (Box<dyn RingWriter>, Vec<Box<dyn RingReader>>);
 
-type RingKind = (&'static str, fn(Policy, usize) -> Ring);
+type RingKind = (&'static str, fn(OverflowPolicy, usize) -> Ring);
 
 /// The name and the constructor of each kind of ring. A constructor takes a policy and the number
 /// of readers.
@@ -236,7 +237,7 @@ const RING_KINDS: [RingKind; 6] = [
         )
     }),
     ("slots of one size, in a process", |policy, readers| {
-        let (writer, readers) = fixed::ring(&slot_ring_config(policy, readers));
+        let (writer, readers) = fixed_size::ring(&slot_ring_config(policy, readers));
         (
             Box::new(writer),
             readers.into_iter().map(|r| Box::new(r) as Box<dyn RingReader>).collect(),
@@ -258,22 +259,22 @@ const RING_KINDS: [RingKind; 6] = [
     }),
     ("a stream of slots", |policy, readers| {
         let shape = slot_ring_config(policy, readers);
-        let (mut output, offers) = fixed::stream::stream(&shape, 3).unwrap();
-        output.spin(0);
-        let open = |offer: fixed::stream::SlotOffer| {
+        let (mut output, offers) = fixed_size::stream::stream(&shape, 3).unwrap();
+        output.set_spin_limit(0);
+        let open = |offer: fixed_size::stream::SlotOffer| {
             Box::new(offer.open().unwrap()) as Box<dyn RingReader>
         };
-        let (waits, slots) = (policy == Policy::Block, shape.slots as u64);
+        let (waits, slots) = (policy == OverflowPolicy::Block, shape.slots as u64);
         (Box::new(Slots { output, waits, slots }), offers.into_iter().map(open).collect())
     }),
     ("a stream", |policy, readers| {
         let config = stream::Config::new(DbufId::new(3).unwrap()).capacity(CAPACITY);
         let config = stream::Config { every: 3, ..config.policy(policy).readers(readers) };
         let (mut output, offers) = stream::stream(&config).unwrap();
-        output.spin(0);
+        output.set_spin_limit(0);
         let room: fn(&Output) -> bool = match policy {
-            Policy::Block => has_room,
-            Policy::DropNew | Policy::Overwrite => |_| true,
+            OverflowPolicy::Block => has_room,
+            OverflowPolicy::DropNew | OverflowPolicy::Overwrite => |_| true,
         };
         let open = |offer: stream::Offer| Box::new(offer.open().unwrap()) as Box<dyn RingReader>;
         (Box::new(Stream { output, room }), offers.into_iter().map(open).collect())
@@ -287,23 +288,23 @@ fn has_room(output: &Output) -> bool {
     let put = output.counts();
     let span = (BLOCK_LENGTH_MAX + 32) as u64;
     all.into_iter().all(|taken| {
-        let resident = put.resident(&taken).unwrap_or(u64::MAX);
+        let resident = put.resident_blocks(&taken).unwrap_or(u64::MAX);
         resident.saturating_mul(span) + 3 * span < CAPACITY as u64
     })
 }
 
-fn block_ring_config(policy: Policy, readers: usize) -> dbuf::BlockConfig {
+fn block_ring_config(policy: OverflowPolicy, readers: usize) -> dbuf::BlockConfig {
     dbuf::BlockConfig { id: DbufId::new(3).unwrap(), capacity: CAPACITY, policy, readers }
 }
 
-pub(crate) fn slot_ring_config(policy: Policy, readers: usize) -> fixed::SlotConfig {
+pub(crate) fn slot_ring_config(policy: OverflowPolicy, readers: usize) -> fixed_size::SlotConfig {
     let (slot, slots) = (256, CAPACITY / 256);
-    fixed::SlotConfig { id: DbufId::new(3).unwrap(), slot, slots, policy, readers }
+    fixed_size::SlotConfig { id: DbufId::new(3).unwrap(), slot, slots, policy, readers }
 }
 
 /// Runs a test for each kind of ring, policy and number of readers.
 pub(crate) fn for_each_ring(
-    test: impl Fn(&str, Policy, Box<dyn RingWriter>, Vec<Box<dyn RingReader>>),
+    test: impl Fn(&str, OverflowPolicy, Box<dyn RingWriter>, Vec<Box<dyn RingReader>>),
 ) {
     for (name, make) in RING_KINDS {
         for policy in POLICIES {

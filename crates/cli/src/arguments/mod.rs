@@ -10,9 +10,9 @@ pub(crate) mod monitor;
 pub(crate) mod mount;
 pub(crate) mod paths;
 pub(crate) mod progress;
-pub(crate) mod separate;
+pub(crate) mod separate_program;
 pub(crate) mod shell;
-pub(crate) mod values;
+pub(crate) mod value_parsers;
 mod version;
 
 use self::examples::ExamplesArguments;
@@ -22,7 +22,7 @@ use clap_complete::Shell;
 use engine::kernel::InjectedRefusal;
 use monitor::MonitorArguments;
 use progress::ProgressMode;
-use separate::SeparateArguments;
+use separate_program::SeparateProgramArguments;
 use shell::{ExecArguments, ShellArguments};
 use std::path::PathBuf;
 use sys::rollback::{InjectedFault, RollbackLog};
@@ -160,12 +160,12 @@ pub(crate) enum Command {
     Exec(ExecArguments),
     /// Show the running paths in a browser (streamline-page)
     #[command(disable_help_flag = true)]
-    Page(SeparateArguments),
+    Page(SeparateProgramArguments),
     /// Run the benchmarks of the project (streamline-bench), which come with the source alone
     ///
     /// No package has them: `cargo xtask install --bench` in the source tree puts them in place.
     #[command(disable_help_flag = true)]
-    Bench(SeparateArguments),
+    Bench(SeparateProgramArguments),
 }
 
 /// Arguments of `cat`.
@@ -250,7 +250,7 @@ pub(crate) struct RunArguments {
     /// Record all input and all changes of the path in a new file, from which the run can be
     /// replayed bit for bit
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
-    #[arg(value_parser = values::parse_file_name)]
+    #[arg(value_parser = value_parsers::parse_file_name)]
     pub(crate) record: Option<PathBuf>,
     /// Size limit of the record (default 1 GiB); input beyond it is only counted
     #[arg(
@@ -293,7 +293,7 @@ pub(crate) struct RunArguments {
     pub(crate) log: Option<PathBuf>,
     /// Kernel refusal to simulate, for tests: loading, attaching, or the name of a filter
     #[arg(long, hide = true, default_value = "nothing")]
-    #[arg(value_parser = values::parse_injected_refusal)]
+    #[arg(value_parser = value_parsers::parse_injected_refusal)]
     pub(crate) kernel_refuses: InjectedRefusal,
     /// Step of the start at which to fail or to stop the process, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
@@ -302,7 +302,7 @@ pub(crate) struct RunArguments {
 
 impl RunArguments {
     /// Creates the rollback log of the start, with the fault to inject if `--fault` is given.
-    pub(crate) fn steps(&self) -> RollbackLog {
+    pub(crate) fn rollback_log(&self) -> RollbackLog {
         RollbackLog::with_fault(self.fault.clone().unwrap_or_default())
     }
 

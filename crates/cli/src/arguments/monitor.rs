@@ -2,7 +2,7 @@
 
 use crate::monitor::Condition;
 use clap::Args;
-use streamline::metrics::Target;
+use streamline::metrics::MetricsTarget;
 
 /// Metrics and alarms of a run.
 #[derive(Args, Clone, Debug, Default)]
@@ -10,7 +10,7 @@ pub(crate) struct MonitorArguments {
     /// Serve metrics for Prometheus at [ADDRESS]:PORT or unix:PATH, or write them into FILE every
     /// 5 s and at the end; may be repeated
     #[arg(long, value_name = "[ADDRESS]:PORT|FILE")]
-    pub(crate) metrics: Vec<Target>,
+    pub(crate) metrics: Vec<MetricsTarget>,
     /// Raise an alarm while a condition holds, such as 'lost>0' or 'fill>=90% for 5s': a warning,
     /// and exit status 4; may be repeated. Numbers: lost, dropped, late, blocks, bytes, held, fill,
     /// and per second lost/s, dropped/s, blocks/s, bytes/s

@@ -25,7 +25,7 @@ pub(crate) struct MountArguments {
     /// read, replay and the like). Other changes of the tree need no option: mkdir DIR/…/FILTER
     /// makes a filter, mv moves it, ln -s gives it a further parent, rmdir and rm -r remove it.
     /// edit_limit=SECONDS: a change that takes longer fails (2 seconds unless given)
-    #[arg(short = 'o', value_name = "OPTION", value_parser = check_option)]
+    #[arg(short = 'o', value_name = "OPTION", value_parser = check_mount_option)]
     pub(crate) options: Vec<String>,
     /// Serve in the background, and report the mount on standard input
     #[arg(long, hide = true)]
@@ -41,7 +41,7 @@ pub(crate) struct MountArguments {
     pub(crate) command: Vec<OsString>,
 }
 
-fn check_option(text: &str) -> Result<String, String> {
+fn check_mount_option(text: &str) -> Result<String, String> {
     if text == "exec" || parse_edit_limit(text).is_some() {
         return Ok(text.to_owned());
     }

@@ -4,7 +4,7 @@ use super::monitor::MonitorArguments;
 use clap::{Args, Subcommand};
 use daemon::log::LogForm;
 use std::path::PathBuf;
-use streamline::metrics::Target;
+use streamline::metrics::MetricsTarget;
 use sys::rollback::InjectedFault;
 
 /// Commands on registered paths.
@@ -47,7 +47,7 @@ pub(crate) struct DaemonArguments {
     pub(crate) policy: Option<PathBuf>,
     /// Serve metrics of all paths for Prometheus at [ADDRESS]:PORT or unix:PATH; may be repeated
     #[arg(long, value_name = "[ADDRESS]:PORT|unix:PATH", value_parser = parse_server_target)]
-    pub(crate) metrics: Vec<Target>,
+    pub(crate) metrics: Vec<MetricsTarget>,
     /// Log events as text or json on standard error, or to the journal; default: the journal under
     /// systemd, else text
     #[arg(long, value_name = "text|json|journal[:SOCKET]")]
@@ -68,9 +68,9 @@ pub(crate) struct DaemonArguments {
 
 /// Parses the address of a metrics server. Fails with the reason if the text is invalid or names a
 /// file.
-fn parse_server_target(text: &str) -> Result<Target, String> {
+fn parse_server_target(text: &str) -> Result<MetricsTarget, String> {
     match text.parse()? {
-        Target::File(_) => Err("write [ADDRESS]:PORT or unix:PATH; files are written by \
+        MetricsTarget::File(_) => Err("write [ADDRESS]:PORT or unix:PATH; files are written by \
                                 `streamline run --metrics=FILE`"
             .to_owned()),
         server => Ok(server),
@@ -101,7 +101,7 @@ pub(crate) struct StartArguments {
     #[arg(id = "path_name", long = "as", value_name = "NAME")]
     pub(crate) path_name: Option<String>,
     /// Write the output of the path to this log file; default: a file in the user's state directory
-    #[arg(long, value_name = "FILE", value_parser = super::values::parse_file_name)]
+    #[arg(long, value_name = "FILE", value_parser = super::value_parsers::parse_file_name)]
     pub(crate) log: Option<PathBuf>,
     /// Stop after this time (10us, 250ms, 2s, 5m)
     #[arg(long = "for", value_name = "TIME")]

@@ -1,7 +1,7 @@
 //! The value of `--progress`.
 
 /// Default interval between progress lines, in ns.
-pub(crate) const INTERVAL_NS: u64 = 1_000_000_000;
+pub(crate) const DEFAULT_INTERVAL_NS: u64 = 1_000_000_000;
 /// Minimum interval between progress lines, in ns.
 const PROGRESS_INTERVAL_NS_MIN: u64 = 100_000_000;
 

@@ -5,7 +5,7 @@ use crate::arguments::DoctorArguments;
 use crate::status::Status;
 use crate::terminal;
 use engine::calibrate::{self, Calibration, StoredCosts};
-use pipeline::explain::COLUMNS;
+use pipeline::explain::TEXT_COLUMNS_MAX;
 use pipeline::explain::table::{Table, wrap_text};
 use pipeline::plan::{Costs, FilterCost};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use streamline::report::{JsonObject, json_line, to_object};
 
 /// Version of the output format of `doctor --calibrate --json`.
-const VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 /// Length of the block for which filter costs are printed, in bytes.
 const BLOCK_BYTES: f64 = 1024.0;
 
@@ -25,11 +25,11 @@ pub(super) fn run(arguments: &DoctorArguments) -> Status {
     };
     let calibration = calibrate::calibrate(&|what| {
         if terminal::can_rewrite_line() {
-            terminal::show_status(&format!("measuring {what}"));
+            terminal::show_status_line(&format!("measuring {what}"));
         }
     });
     if terminal::can_rewrite_line() {
-        terminal::erase_status();
+        terminal::erase_status_line();
     }
     let path = match StoredCosts::measured_now(calibration.costs.clone()).store(&folder) {
         Ok(path) => path.display().to_string(),
@@ -58,11 +58,11 @@ fn to_json(calibration: &Calibration, path: &str) -> JsonObject {
     let missing = calibration.missing.iter();
     let missing = missing.map(|(what, why)| to_object(&[("what", what), ("why", why)]));
     to_object(&[
-        ("version", &VERSION),
+        ("version", &JSON_VERSION),
         // Path of the cost table.
         ("path", &path),
         // Costs of basic operations by name, in ns.
-        ("costs", &calibration.costs.numbers().into_iter().collect::<BTreeMap<_, _>>()),
+        ("costs", &calibration.costs.named_costs().into_iter().collect::<BTreeMap<_, _>>()),
         ("filters", &calibration.costs.filters.iter().map(filter).collect::<Vec<_>>()),
         ("missing", &missing.collect::<Vec<_>>()),
     ])
@@ -72,10 +72,10 @@ fn to_text(calibration: &Calibration, path: &str) -> String {
     let costs = &calibration.costs;
     let mut out = String::new();
     let mut figures = Table::new(&["figure", ">ns", "operation"]);
-    for ((name, ns), what) in costs.numbers().into_iter().zip(Costs::descriptions()) {
+    for ((name, ns), what) in costs.named_costs().into_iter().zip(Costs::descriptions()) {
         figures.add_row([name.to_owned(), format!("{ns:.1}"), what.to_owned()]);
     }
-    let _ = writeln!(out, "{}", figures.format_within(COLUMNS));
+    let _ = writeln!(out, "{}", figures.format_within(TEXT_COLUMNS_MAX));
     let mut filters =
         Table::new(&["filter", ">ns in a thread", ">ns per byte", ">1 KB", ">ns in the kernel"]);
     for one in costs.filters.iter().filter(|cost| !cost.kernel) {
@@ -88,9 +88,9 @@ fn to_text(calibration: &Calibration, path: &str) -> String {
             twin.map_or_else(|| "–".to_owned(), |twin| format!("{:.1}", twin.block)),
         ]);
     }
-    let _ = writeln!(out, "{}", filters.format_within(COLUMNS));
+    let _ = writeln!(out, "{}", filters.format_within(TEXT_COLUMNS_MAX));
     for (what, why) in &calibration.missing {
-        for line in wrap_text(&format!("not measured: {what}: {why}"), COLUMNS - 1) {
+        for line in wrap_text(&format!("not measured: {what}: {why}"), TEXT_COLUMNS_MAX - 1) {
             let _ = writeln!(out, " {line}");
         }
     }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use streamline::privilege::{self, Operation, Remedy};
 
 /// Version of the output format of `doctor --json`.
-pub(super) const VERSION: u32 = 1;
+pub(super) const JSON_VERSION: u32 = 1;
 /// The example request in the commands that `doctor` suggests as remedies.
 const EXAMPLE_REQUEST: &str = "rx | count";
 
@@ -26,14 +26,14 @@ pub(super) struct DoctorFindings {
     pub(super) release: String,
     pub(super) processors: usize,
     pub(super) memory: Option<u64>,
-    pub(super) sections: Vec<Section>,
+    pub(super) sections: Vec<FindingSection>,
     pub(super) interfaces: Vec<InterfaceFinding>,
     pub(super) doors: Vec<Verdict>,
 }
 
 /// A section of the findings: related checks under one title.
 #[derive(Serialize, Debug)]
-pub(super) struct Section {
+pub(super) struct FindingSection {
     pub(super) name: &'static str,
     pub(super) rows: Vec<CheckFinding>,
 }
@@ -93,7 +93,7 @@ pub(super) struct Verdict {
 impl DoctorFindings {
     pub(super) fn new(facts: &MachineFacts) -> Self {
         Self {
-            version: VERSION,
+            version: JSON_VERSION,
             program: env!("CARGO_PKG_VERSION"),
             release: facts.release.clone(),
             processors: facts.processors,
@@ -144,7 +144,7 @@ impl CheckFinding {
 /// Streamline does not need this capability.
 const CAP_IPC_LOCK: u32 = 14;
 
-fn user_checks(facts: &MachineFacts) -> Section {
+fn user_checks(facts: &MachineFacts) -> FindingSection {
     let who = &facts.privilege;
     let user = if who.uid == 0 { "root".to_owned() } else { format!("number {}", who.uid) };
     let mut rows = vec![CheckFinding::new_plain("user", user), program_check(&facts.program)];
@@ -185,14 +185,14 @@ fn user_checks(facts: &MachineFacts) -> Section {
         None => "unknown",
     };
     rows.push(CheckFinding::new_plain("user namespace", space));
-    Section { name: "this process", rows }
+    FindingSection { name: "this process", rows }
 }
 
 /// Checks the saved cost table and its age.
-fn cost_checks() -> Section {
+fn cost_checks() -> FindingSection {
     const CALIBRATE_COMMAND: &str = "streamline doctor --calibrate";
     let folder = calibrate::state_directory();
-    let found = folder.as_deref().map_or(Ok(None), calibrate::load);
+    let found = folder.as_deref().map_or(Ok(None), calibrate::load_stored_costs);
     let place =
         folder.as_deref().map(|folder| calibrate::costs_file_path(folder).display().to_string());
     let place = place.unwrap_or_default();
@@ -200,16 +200,16 @@ fn cost_checks() -> Section {
         Ok(None) => {
             let explanation = format!("built in; {CALIBRATE_COMMAND} measures here");
             let rows = vec![CheckFinding::new_plain("table", explanation)];
-            return Section { name: "what things cost", rows };
+            return FindingSection { name: "what things cost", rows };
         }
         Ok(Some(kept)) => match kept.check_machine() {
             Ok(()) if kept.costs.is_calibrated() => {
-                CheckFinding::new_passed("table", format!("measured {}", kept.age()))
+                CheckFinding::new_passed("table", format!("measured {}", kept.format_age()))
             }
             Ok(()) => {
                 let explanation = format!(
                     "built in, corrected by runs {}; {CALIBRATE_COMMAND} measures here",
-                    kept.age()
+                    kept.format_age()
                 );
                 CheckFinding::new_plain("table", explanation)
             }
@@ -220,12 +220,12 @@ fn cost_checks() -> Section {
         Err(why) => CheckFinding::new_failed("table", why, CALIBRATE_COMMAND),
     };
     let rows = vec![table, CheckFinding::new_plain("kept in", place)];
-    Section { name: "what things cost", rows }
+    FindingSection { name: "what things cost", rows }
 }
 
 /// Checks if the daemon replies, and reports its policy and the number of this user's paths beside
 /// the quota.
-fn daemon_checks() -> Section {
+fn daemon_checks() -> FindingSection {
     let found = Client::find(None).and_then(|client| {
         let (about, allowed) = (client.describe_daemon()?, client.permissions()?);
         Ok((client.directory().display().to_string(), about, allowed))
@@ -250,7 +250,7 @@ fn daemon_checks() -> Section {
             vec![CheckFinding::new_failed("place", error.to_string(), advice)]
         }
     };
-    Section { name: "the daemon", rows }
+    FindingSection { name: "the daemon", rows }
 }
 
 fn program_check(program: &ProgramFile) -> CheckFinding {
@@ -265,7 +265,7 @@ fn program_check(program: &ProgramFile) -> CheckFinding {
     }
 }
 
-fn kernel_checks(facts: &MachineFacts) -> Section {
+fn kernel_checks(facts: &MachineFacts) -> FindingSection {
     let ring = FeatureProbe {
         facility: KernelFeature::PacketRing,
         serves: "rx: a packet socket with its memory mapped",
@@ -300,7 +300,7 @@ fn kernel_checks(facts: &MachineFacts) -> Section {
         }
         None => CheckFinding::new_plain("user namespaces", "unknown"),
     });
-    Section { name: "what the kernel permits (tried, unless noted)", rows }
+    FindingSection { name: "what the kernel permits (tried, unless noted)", rows }
 }
 
 /// Checks Landlock, which a sandbox uses in addition to seccomp.
@@ -374,7 +374,7 @@ fn remedy(facts: &MachineFacts, feature: &FeatureProbe, kind: RefusalKind) -> St
     text.to_owned()
 }
 
-fn limit_checks(facts: &MachineFacts) -> Section {
+fn limit_checks(facts: &MachineFacts) -> FindingSection {
     let rows = facts.limits.iter().map(|limit| {
         let value = match limit.value {
             // The limit cannot be read: some limits are visible only in the initial network
@@ -403,10 +403,10 @@ fn limit_checks(facts: &MachineFacts) -> Section {
             _ => CheckFinding::new_plain(limit.name, explanation),
         }
     });
-    Section { name: "limits", rows: rows.collect() }
+    FindingSection { name: "limits", rows: rows.collect() }
 }
 
-fn helper_checks(facts: &MachineFacts) -> Section {
+fn helper_checks(facts: &MachineFacts) -> FindingSection {
     let rows = facts.helpers.iter().map(|(name, place)| {
         let (serves, package) = match *name {
             "tcpdump" => ("shows the same packets", "tcpdump"),
@@ -422,7 +422,7 @@ fn helper_checks(facts: &MachineFacts) -> Section {
             }
         }
     });
-    Section { name: "helpful programs", rows: rows.collect() }
+    FindingSection { name: "helpful programs", rows: rows.collect() }
 }
 
 impl InterfaceFinding {
@@ -451,7 +451,7 @@ impl InterfaceFinding {
             mtu: interface.mtu,
             received: counters.rx_packets,
             sent: counters.tx_packets,
-            lost: counters.rx_lost(),
+            lost: counters.lost_rx_frames(),
             errors: counters.rx_errors,
         }
     }

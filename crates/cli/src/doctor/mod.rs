@@ -11,7 +11,7 @@
 mod calibrate;
 mod findings;
 mod page;
-mod unit;
+mod systemd_unit;
 
 use crate::arguments::{DoctorArguments, DoctorSubject};
 use crate::status::Status;
@@ -59,7 +59,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Status {
         Some(DoctorSubject::Rx) => of(findings::capture_verdict),
         Some(DoctorSubject::Tx) => of(findings::send_verdict),
         Some(DoctorSubject::Kernel) => of(findings::program_verdict),
-        Some(DoctorSubject::Unit(line)) => unit::print_unit(line),
+        Some(DoctorSubject::Unit(line)) => systemd_unit::print_unit(line),
     }
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Status {
 /// the output cannot be written, and otherwise 0.
 fn print_facility(verdict: &Verdict, json: bool) -> Status {
     let printed = terminal::print_text(&match json {
-        true => json_line(&FacilityAvailability { version: findings::VERSION, verdict }),
+        true => json_line(&FacilityAvailability { version: findings::JSON_VERSION, verdict }),
         false => page::format_verdict(verdict, terminal::can_color_stdout()),
     });
     match (printed, verdict.open) {

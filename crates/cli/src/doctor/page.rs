@@ -3,7 +3,7 @@
 
 use super::DoctorReport;
 use super::findings::{
-    CheckFinding, CheckResult, DoctorFindings, InterfaceFinding, Section, Verdict,
+    CheckFinding, CheckResult, DoctorFindings, FindingSection, InterfaceFinding, Verdict,
 };
 use crate::progress::format_bytes_short;
 use streamline::neighbors::NeighborFindings;
@@ -61,12 +61,12 @@ const NAME_WIDTH: usize = 18;
 /// Width of the name column in the limits section, in characters.
 const LIMIT_NAME_WIDTH: usize = 29;
 
-fn format_section(section: &Section, colours: bool) -> String {
+fn format_section(section: &FindingSection, colours: bool) -> String {
     let mut out = format!("\n{}\n", bold_text(section.name, colours));
     let longest = section.rows.iter().map(|row| row.name.chars().count()).max();
     let room = if longest.unwrap_or(0) > NAME_WIDTH { LIMIT_NAME_WIDTH } else { NAME_WIDTH };
     for CheckFinding { name, state, explanation, advice } in &section.rows {
-        append_row(&mut out, room, mark(*state, colours), name, explanation);
+        append_row(&mut out, room, result_mark(*state, colours), name, explanation);
         if let Some(advice) = advice {
             for (number, line) in wrap_text(advice, REMEDY_COLUMNS - room - 6).iter().enumerate() {
                 let arrow = if number == 0 { "→" } else { " " };
@@ -154,11 +154,11 @@ impl Verdict {
     }
 
     fn mark(&self, colours: bool) -> &'static str {
-        mark(if self.open { CheckResult::Good } else { CheckResult::Bad }, colours)
+        result_mark(if self.open { CheckResult::Good } else { CheckResult::Bad }, colours)
     }
 }
 
-const fn mark(state: CheckResult, colours: bool) -> &'static str {
+const fn result_mark(state: CheckResult, colours: bool) -> &'static str {
     match (state, colours) {
         (CheckResult::Good, false) => "✓",
         (CheckResult::Good, true) => "\x1b[32m✓\x1b[0m",

@@ -3,7 +3,7 @@
 
 use pipeline::explain;
 use pipeline::plan::Plan;
-use streamline::named::{ring_size_bounds, writer_ring_size_bounds};
+use streamline::named_endpoints::{ring_size_bounds, writer_ring_size_bounds};
 use streamline::report::{JsonObject, to_object};
 
 /// Returns the sinks whose output other programs read from a ring. Each entry has the name of the

@@ -1,6 +1,6 @@
 //! The conditions of `--alarm`, such as `lost>0 for 5s`.
 
-use pipeline::language::nearest;
+use pipeline::language::find_nearest_word;
 use std::fmt;
 use std::str::FromStr;
 use streamline::figures::PathFigures;
@@ -28,53 +28,53 @@ struct Metric {
 
 /// All counters and rates that a condition can test.
 const METRICS: [Metric; 11] = [
-    total("lost", lost),
-    rate("lost/s", lost),
-    total("dropped", dropped),
-    rate("dropped/s", dropped),
-    total("late", late),
-    total("blocks", blocks),
-    rate("blocks/s", blocks),
-    total("bytes", bytes),
-    rate("bytes/s", bytes),
-    total("held", held),
-    total("fill", fill),
+    total_metric("lost", lost_blocks),
+    rate_metric("lost/s", lost_blocks),
+    total_metric("dropped", dropped_blocks),
+    rate_metric("dropped/s", dropped_blocks),
+    total_metric("late", late_blocks),
+    total_metric("blocks", source_blocks),
+    rate_metric("blocks/s", source_blocks),
+    total_metric("bytes", source_bytes),
+    rate_metric("bytes/s", source_bytes),
+    total_metric("held", held_blocks),
+    total_metric("fill", highest_ring_fill),
 ];
 
-const fn total(name: &'static str, of: fn(&PathFigures) -> f64) -> Metric {
+const fn total_metric(name: &'static str, of: fn(&PathFigures) -> f64) -> Metric {
     Metric { name, is_rate: false, of }
 }
 
-const fn rate(name: &'static str, of: fn(&PathFigures) -> f64) -> Metric {
+const fn rate_metric(name: &'static str, of: fn(&PathFigures) -> f64) -> Metric {
     Metric { name, is_rate: true, of }
 }
 
-fn lost(path: &PathFigures) -> f64 {
+fn lost_blocks(path: &PathFigures) -> f64 {
     path.lost_blocks() as f64
 }
 
-fn dropped(path: &PathFigures) -> f64 {
+fn dropped_blocks(path: &PathFigures) -> f64 {
     path.dropped_blocks() as f64
 }
 
-fn late(path: &PathFigures) -> f64 {
+fn late_blocks(path: &PathFigures) -> f64 {
     let sinks = path.counters.latency.iter().flat_map(|latency| &latency.sinks);
     sinks.map(|sink| sink.exceeded).sum::<u64>() as f64
 }
 
-fn blocks(path: &PathFigures) -> f64 {
+fn source_blocks(path: &PathFigures) -> f64 {
     path.counters.sources.iter().map(|source| source.given.blocks).sum::<u64>() as f64
 }
 
-fn bytes(path: &PathFigures) -> f64 {
+fn source_bytes(path: &PathFigures) -> f64 {
     path.counters.sources.iter().map(|source| source.given.bytes).sum::<u64>() as f64
 }
 
-fn held(path: &PathFigures) -> f64 {
+fn held_blocks(path: &PathFigures) -> f64 {
     path.counters.filters.iter().map(|filter| filter.held.blocks).sum::<u64>() as f64
 }
 
-fn fill(path: &PathFigures) -> f64 {
+fn highest_ring_fill(path: &PathFigures) -> f64 {
     path.ring_fills().iter().map(|ring| ring.fill_ratio()).fold(0.0, f64::max)
 }
 
@@ -159,7 +159,7 @@ impl FromStr for Condition {
         let name = name.trim();
         let number = METRICS.into_iter().find(|number| number.name == name).ok_or_else(|| {
             let all = METRICS.map(|number| number.name);
-            let meant = nearest(name, all)
+            let meant = find_nearest_word(name, all)
                 .map_or_else(String::new, |meant| format!(", did you mean `{meant}`?"));
             format!("unknown metric `{name}`{meant}: use {}", all.join(", "))
         })?;

@@ -19,14 +19,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use streamline::figures::{PathFigures, PathState};
-use streamline::metrics::{Server, Target, to_text, write_file};
+use streamline::metrics::{MetricsServer, MetricsTarget, to_text, write_file};
 use streamline::{Observer, ReadyRequest, RunResults};
 use sys::eventfd::EventFd;
 
 /// Interval between two samples of the path's counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of samples between two replacements of a metrics file.
-const SAMPLES_PER_FILE: u32 = 5;
+const SAMPLES_PER_FILE_UPDATE: u32 = 5;
 /// Name under which metrics report a path that has neither a name nor a number.
 const UNNAMED_PATH_NAME: &str = "run";
 
@@ -34,7 +34,7 @@ const UNNAMED_PATH_NAME: &str = "run";
 #[derive(Debug)]
 pub(crate) struct Monitor {
     /// Metrics servers, which stop when they are dropped.
-    servers: Vec<Server>,
+    servers: Vec<MetricsServer>,
     files: Vec<(String, PathBuf)>,
     name: String,
     stop: Arc<EventFd>,
@@ -59,7 +59,7 @@ impl Monitor {
         let mut servers = Vec::new();
         let mut files = Vec::new();
         for target in &arguments.monitor.metrics {
-            if let Target::File(path) = target {
+            if let MetricsTarget::File(path) = target {
                 // A collector reads the metrics of several runs together, so their paths must have
                 // different names.
                 let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
@@ -67,13 +67,13 @@ impl Monitor {
             }
             let (observer, name) = (observer.clone(), name.clone());
             let figures = move || vec![running_path_figures(&observer, &name)];
-            let server = Server::start(target, figures).map_err(|error| {
+            let server = MetricsServer::start(target, figures).map_err(|error| {
                 terminal::print_error(&error.to_string());
                 Status::Failed
             })?;
             if let Some(server) = server {
                 if !arguments.quiet {
-                    terminal::print_note(&format!("metrics are at {}", server.place()));
+                    terminal::print_note(&format!("metrics are at {}", server.display_address()));
                 }
                 servers.push(server);
             }
@@ -87,7 +87,7 @@ impl Monitor {
         let stop = EventFd::new().map_err(|error| crate::failure::report_system_error(&error))?;
         let stop = Arc::new(stop);
         let (stopped, written) = (Arc::clone(&stop), files.clone());
-        let watch = move || watch(&observer, alarms, &written, &stopped);
+        let watch = move || watch_path(&observer, alarms, &written, &stopped);
         let thread = std::thread::Builder::new().name("monitor".to_owned()).spawn(watch);
         let thread = thread.map_err(|error| {
             terminal::print_error(&format!(
@@ -125,7 +125,7 @@ fn running_path_figures(observer: &Observer, name: &str) -> PathFigures {
 
 /// Evaluates the alarms every second, and replaces the metrics files every 5 s, until `stop` is
 /// notified. Returns the alarms.
-fn watch(
+fn watch_path(
     observer: &Observer,
     mut alarms: Alarms,
     files: &[(String, PathBuf)],
@@ -138,7 +138,7 @@ fn watch(
         if sys::poll::wait_until_readable(&[stop.as_fd()], Some(left)).contains(&true) {
             break;
         }
-        let writes_files = sample.is_multiple_of(SAMPLES_PER_FILE);
+        let writes_files = sample.is_multiple_of(SAMPLES_PER_FILE_UPDATE);
         if alarms.is_empty() && !writes_files {
             continue;
         }

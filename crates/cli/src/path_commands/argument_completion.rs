@@ -42,14 +42,18 @@ fn next_word_candidates(words: &[&str], candidates: &dyn PathCandidates) -> Vec<
             paths
         }
         ("attach" | "top" | "spaces" | "set" | "tap", []) => candidates.paths(),
-        ("set", [path, words @ ..]) => change_candidates(path, words, candidates),
+        ("set", [path, words @ ..]) => set_command_candidates(path, words, candidates),
         ("completion", []) => Shell::value_variants().iter().map(Shell::to_string).collect(),
         _ => Vec::new(),
     }
 }
 
 /// Returns the candidates for the next word of `set PATH …`.
-fn change_candidates(path: &str, words: &[&str], candidates: &dyn PathCandidates) -> Vec<String> {
+fn set_command_candidates(
+    path: &str,
+    words: &[&str],
+    candidates: &dyn PathCandidates,
+) -> Vec<String> {
     let nodes = || candidates.nodes_and_spaces(path).0;
     let spaces = || candidates.nodes_and_spaces(path).1;
     let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();

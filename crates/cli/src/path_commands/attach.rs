@@ -31,7 +31,7 @@ pub(super) fn run(arguments: &AttachArguments) -> Result<Status, Status> {
     loop {
         let ready = wait_readable(&[to.as_fd(), to.pidfd()], signals, None);
         if ready.is_none() {
-            terminal::erase_status();
+            terminal::erase_status_line();
             terminal::print_note(&format!("path {} continues to run", to.number()));
             return Ok(Status::Done);
         }
@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &AttachArguments) -> Result<Status, Status> {
             Ok(update) => {
                 is_subscribed = true;
                 if let Some(ended) = update.ended {
-                    terminal::erase_status();
+                    terminal::erase_status_line();
                     terminal::print_error_text(&format!(
                         "{}\n",
                         mask_hidden_characters(&ended.report)
@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &AttachArguments) -> Result<Status, Status> {
                 }
                 let totals = super::rates::update_totals(&update);
                 if let Some(totals) = totals.filter(|_| terminal::can_rewrite_line()) {
-                    terminal::show_status(&progress_line(&totals));
+                    terminal::show_status_line(&progress_line(&totals));
                 }
             }
             // The path ended before it received the subscription.
@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &AttachArguments) -> Result<Status, Status> {
                 return Err(report_client_error(&ClientError::PathEnded(arguments.path.clone())));
             }
             Err(ClientError::Disconnected) => {
-                terminal::erase_status();
+                terminal::erase_status_line();
                 let number = to.number();
                 terminal::print_error(&format!("path {number} has ended without a report"));
                 return Ok(Status::Failed);

@@ -12,7 +12,7 @@ use sys::local_socket;
 const LINE_MAX: usize = 4096;
 /// Maximum number of reads of [`LINE_MAX`] bytes from a program's pipe after the program has
 /// exited. So many reads empty a full pipe.
-const LAST_READS_MAX: usize = 16;
+const READS_AFTER_EXIT_MAX: usize = 16;
 
 /// A running child process of the daemon, with its output and the settings for its log events.
 #[derive(Debug)]
@@ -28,8 +28,8 @@ pub(super) struct ChildProgram {
 }
 
 impl ChildProgram {
-    /// Starts a program, which must exit when its standard input is closed. `reports` determines
-    /// the log events for the program's output.
+    /// Starts a program, which must exit when its standard input is closed. The program's output
+    /// is logged as events with the origin `reports`.
     pub(super) fn spawn(command: &mut Command, reports: LogEventOrigin) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
@@ -65,21 +65,21 @@ impl ChildProgram {
                 return true;
             }
             if written {
-                self.read(log);
+                self.read_output(log);
             }
         }
     }
 
     /// Ends the program by closing its standard input, logs its remaining output, and waits for its
     /// exit.
-    pub(super) fn end(&mut self, log: &Log) -> io::Result<ExitStatus> {
+    pub(super) fn end_and_wait(&mut self, log: &Log) -> io::Result<ExitStatus> {
         drop(self.child.stdin.take());
         self.wait(None, log);
         self.child.wait()
     }
 
     /// Reads once from the program's standard error, and logs all complete lines.
-    fn read(&mut self, log: &Log) {
+    fn read_output(&mut self, log: &Log) {
         let mut bytes = [0; LINE_MAX];
         let read = self.messages.as_mut().map_or(Ok(0), |pipe| pipe.read(&mut bytes));
         let length = read.unwrap_or(0);
@@ -89,26 +89,26 @@ impl ChildProgram {
         for piece in bytes[..length].split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(piece);
             if piece.ends_with(b"\n") || self.line.len() >= LINE_MAX {
-                self.end_line(log);
+                self.log_pending_line(log);
             }
         }
     }
 
     /// Logs the output that remains in the pipe after the program has exited.
     fn log_last_output(&mut self, log: &Log) {
-        for _ in 0..LAST_READS_MAX {
+        for _ in 0..READS_AFTER_EXIT_MAX {
             let Some(pipe) = &self.messages else { break };
             if sys::poll::wait_until_readable_despite_signals(&[pipe.as_fd()], Some(Duration::ZERO))
                 != [true]
             {
                 break;
             }
-            self.read(log);
+            self.read_output(log);
         }
-        self.end_line(log);
+        self.log_pending_line(log);
     }
 
-    fn end_line(&mut self, log: &Log) {
+    fn log_pending_line(&mut self, log: &Log) {
         let line = std::mem::take(&mut self.line);
         let line = String::from_utf8_lossy(&line);
         if !line.trim().is_empty() {

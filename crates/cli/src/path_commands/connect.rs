@@ -59,7 +59,7 @@ fn format_path_numbers(numbers: &[u32]) -> String {
 /// Returns a descriptor that becomes readable when a terminating signal arrives. On failure, prints
 /// an error and returns the exit status.
 pub(super) fn watch_signals() -> Result<BorrowedFd<'static>, Status> {
-    engine::signal::watch().map_err(|error| report_system_error(&error))
+    engine::signal::watch_stop_signals().map_err(|error| report_system_error(&error))
 }
 
 /// Blocks until one of the descriptors is readable, and returns a flag for each descriptor, true if

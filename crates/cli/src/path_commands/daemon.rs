@@ -40,7 +40,7 @@ pub(super) fn run(arguments: &DaemonArguments) -> Result<Status, Status> {
 fn serve(arguments: &DaemonArguments, log: &Log) -> Result<Status, String> {
     let policy = read_policy(arguments)?;
     check_loopback_page(arguments, &policy)?;
-    let stop = signal::watch().map_err(|error| error.to_string())?;
+    let stop = signal::watch_stop_signals().map_err(|error| error.to_string())?;
     let directory = daemon_directory(arguments)?;
     let others = match policy.others_see {
         Visibility::Nothing => "nothing",
@@ -54,7 +54,7 @@ fn serve(arguments: &DaemonArguments, log: &Log) -> Result<Status, String> {
         true => Server::open(&directory, !arguments.user, policy, &steps),
         false => Server::from_descriptors(&directory, kept, policy, &steps),
     };
-    let mut server = server.map_err(|error| describe(&error))?;
+    let mut server = server.map_err(|error| describe_directory_error(&error))?;
     log_info(log, EventKind::DaemonStarted, &format!("the daemon is in {}", directory.display()));
     server.start_log(log.clone());
     steps.announce_step("it is there");
@@ -62,7 +62,7 @@ fn serve(arguments: &DaemonArguments, log: &Log) -> Result<Status, String> {
     let mount = arguments.mount.as_ref().and_then(|mount| {
         let (mount, socket) = (mount.clone(), directory.clone());
         let program = Program::Mount { directory: mount, socket, others, for_all: !arguments.user };
-        ProgramSupervisor::start(program, log).inspect_err(|why| warn(log, why)).ok()
+        ProgramSupervisor::start(program, log).inspect_err(|why| log_warning(log, why)).ok()
     });
     let metrics = start_metrics_servers(arguments, (&mut server, &directory), log)?;
     let page = arguments.page.as_ref().map(|listen| {
@@ -89,7 +89,7 @@ fn log_info(log: &Log, event: EventKind, what: &str) {
     log.write(&Record::new(event, Level::Info, what));
 }
 
-pub(super) fn warn(log: &Log, what: &str) {
+pub(super) fn log_warning(log: &Log, what: &str) {
     log.write(&Record::new(EventKind::DaemonWarning, Level::Warning, what));
 }
 
@@ -101,13 +101,13 @@ fn start_metrics_servers(
     arguments: &DaemonArguments,
     (server, directory): (&mut Server, &Path),
     log: &Log,
-) -> Result<Vec<metrics::Server>, String> {
+) -> Result<Vec<metrics::MetricsServer>, String> {
     if arguments.metrics.is_empty() {
         return Ok(Vec::new());
     }
     let acceptor = server.open_internal_socket().map_err(|error| error.to_string())?;
     let (acceptor, directory) = (Arc::new(acceptor), directory.to_owned());
-    let start = |target: &metrics::Target| {
+    let start = |target: &metrics::MetricsTarget| {
         let (acceptor, directory) = (Arc::clone(&acceptor), directory.clone());
         let figures = move || {
             let client = Client::connect_in_process(acceptor.as_fd(), &directory);
@@ -115,9 +115,9 @@ fn start_metrics_servers(
             // An error means that the daemon is about to end, so there are no paths to report.
             figures.unwrap_or_default()
         };
-        let started = metrics::Server::start(target, figures);
+        let started = metrics::MetricsServer::start(target, figures);
         let started = started.map_err(|error| error.to_string())?;
-        let place = started.as_ref().map(|server| server.place().to_owned());
+        let place = started.as_ref().map(|server| server.display_address().to_owned());
         if let Some(at) = &place {
             log_info(log, EventKind::MetricsStarted, &format!("metrics are at {at}"));
         }
@@ -154,13 +154,13 @@ fn daemon_directory(arguments: &DaemonArguments) -> Result<PathBuf, String> {
     match (&arguments.socket, arguments.user) {
         (Some(directory), _) => Ok(directory.clone()),
         (None, true) => daemon_directories::user_daemon_directory()
-            .ok_or_else(|| describe(&DirectoryError::NoDirectoryFound)),
+            .ok_or_else(|| describe_directory_error(&DirectoryError::NoDirectoryFound)),
         (None, false) => Ok(PathBuf::from(MACHINE_DIRECTORY)),
     }
 }
 
 /// Formats an error. If this user may not write to the machine-wide directory, appends a remedy.
-fn describe(error: &DirectoryError) -> String {
+fn describe_directory_error(error: &DirectoryError) -> String {
     let needs_root =
         matches!(error, DirectoryError::System(why) if why.target.starts_with(MACHINE_DIRECTORY));
     let remedy = match sys::process::effective_ids().0 != 0 && needs_root {
@@ -174,6 +174,6 @@ fn describe(error: &DirectoryError) -> String {
 /// there is one.
 fn notify_service_manager(lines: &str, log: &Log) {
     if let Err(error) = service::notify(lines, &[]) {
-        warn(log, &format!("the service manager was not notified: {error}"));
+        log_warning(log, &format!("the service manager was not notified: {error}"));
     }
 }

@@ -19,7 +19,7 @@ mod program_supervisor;
 mod ps;
 mod rates;
 mod set;
-mod sharing;
+mod shared_programs;
 mod spaces;
 mod start;
 mod state;

@@ -4,9 +4,9 @@
 //! program's standard error.
 
 use super::child_program::{ChildProgram, LogEventOrigin};
-use super::daemon::warn;
+use super::daemon::log_warning;
 use crate::mount;
-use crate::separate_program::PAGE;
+use crate::separate_program::PAGE_PROGRAM;
 use crate::terminal;
 use daemon::log::{EventKind, Log};
 use std::io;
@@ -63,7 +63,7 @@ impl Program {
     fn command(&self) -> io::Result<Command> {
         let mut command = match self {
             Self::Page { listen, socket } => {
-                let mut command = PAGE.command();
+                let mut command = PAGE_PROGRAM.command();
                 command.args(["--all-users", "--of-daemon", "--listen", listen]);
                 command.arg("--socket").arg(socket);
                 command
@@ -85,7 +85,7 @@ impl Program {
             .command()
             .and_then(|mut command| ChildProgram::spawn(&mut command, self.log_event_origin()));
         spawned.map_err(|error| match self {
-            Self::Page { .. } => PAGE.describe_failure(&error),
+            Self::Page { .. } => PAGE_PROGRAM.describe_failure(&error),
             Self::Mount { directory, .. } => {
                 format!(
                     "{} is not mounted: {}",
@@ -145,7 +145,7 @@ fn keep_program_running(first: ChildProgram, program: &Program, stop: &EventFd, 
     loop {
         if let Some(mut helper) = running.take() {
             let goes_on = helper.wait(Some(stop.as_fd()), log);
-            let end = helper.end(log);
+            let end = helper.end_and_wait(log);
             if goes_on || !program.needs_restart(&end) {
                 return;
             }
@@ -154,7 +154,10 @@ fn keep_program_running(first: ChildProgram, program: &Program, stop: &EventFd, 
             }
             let end = end.map_or_else(|error| error.to_string(), |end| end.to_string());
             let (subject, again) = (program.log_event_origin().subject, pause.as_secs());
-            warn(log, &format!("{subject} has ended ({end}), and starts again in {again} s"));
+            log_warning(
+                log,
+                &format!("{subject} has ended ({end}), and starts again in {again} s"),
+            );
         }
         if sys::poll::wait_until_readable_despite_signals(&[stop.as_fd()], Some(pause)) == [true] {
             return;
@@ -163,7 +166,7 @@ fn keep_program_running(first: ChildProgram, program: &Program, stop: &EventFd, 
         started = Instant::now();
         match program.spawn() {
             Ok(helper) => running = Some(helper),
-            Err(why) => warn(log, &why),
+            Err(why) => log_warning(log, &why),
         }
     }
 }

@@ -4,7 +4,7 @@
 use super::connect::{connect_daemon, print_silent_paths, wait_readable, watch_signals};
 use super::path_rows::{PathReachability, PathRow, PathsSampler, RIGHT_ALIGNED_CELLS, ROW_TITLES};
 use super::rates;
-use super::sharing;
+use super::shared_programs;
 use super::table::{format_table, truncate};
 use crate::arguments::paths::PsArguments;
 use crate::failure::report_client_error;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use streamline::report::{json_line, to_object};
 
 /// Version of the output format of `ps --json`.
-const VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 /// Interval between the two samples from which rates are computed.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// Time limit of the first sample, for all paths together.
@@ -32,16 +32,17 @@ pub(super) fn run(arguments: &PsArguments) -> Result<Status, Status> {
     print_silent_paths(
         rows.iter().filter(|row| row.state == PathReachability::Silent).map(|row| &row.path),
     );
-    let kernel = sharing::fetch_programs(&client);
+    let kernel = shared_programs::fetch_programs(&client);
     Ok(terminal::print_text(&match arguments.json {
         true => json_line(&to_object(&[
-            ("version", &VERSION),
+            ("version", &JSON_VERSION),
             ("daemon", &daemon),
             ("paths", &rows),
             ("kernel", &kernel),
         ])),
         false => {
-            format_processes(&rows) + &sharing::format_tables(&kernel, terminal::terminal_columns())
+            format_processes(&rows)
+                + &shared_programs::format_tables(&kernel, terminal::terminal_columns())
         }
     }))
 }

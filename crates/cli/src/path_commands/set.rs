@@ -13,7 +13,7 @@ use pipeline::edit::{Edit, PathMove};
 use streamline::report::{json_line, to_object};
 
 /// Version of the output format of `set --json`.
-const VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 
 /// Applies the change in the arguments to a path.
 pub(super) fn run(arguments: &SetArguments) -> Result<Status, Status> {
@@ -28,7 +28,7 @@ pub(super) fn run(arguments: &SetArguments) -> Result<Status, Status> {
     })?;
     if arguments.json {
         return Ok(terminal::print_text(&json_line(&to_object(&[
-            ("version", &VERSION),
+            ("version", &JSON_VERSION),
             ("path", &about.number),
             ("name", &about.name),
             ("request", &change.line),

@@ -2,7 +2,7 @@
 //! their filters, state, processors and usage, and with the fill of the rings between them.
 
 use super::connect::{connect_daemon, print_silent_paths, user_name};
-use super::sharing;
+use super::shared_programs;
 use super::table::format_table;
 use crate::arguments::paths::SpacesArguments;
 use crate::failure::{is_path_gone, report_client_error};
@@ -18,7 +18,7 @@ use serde::Serialize;
 use streamline::report::{json_line, to_object};
 
 /// Version of the output format of `spaces --json`.
-const VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 /// Name of the space for filters that run in the kernel.
 const KERNEL_SPACE: &str = "kernel";
 
@@ -78,19 +78,22 @@ pub(super) fn run(arguments: &SpacesArguments) -> Result<Status, Status> {
         }
         None => query_user_paths(&client, client.list_paths().map_err(failed)?),
     };
-    let mut kernel = sharing::fetch_programs(&client);
+    let mut kernel = shared_programs::fetch_programs(&client);
     if arguments.path.is_some() {
         let ours = |number: Option<u32>| paths.iter().any(|path| Some(path.number) == number);
         kernel.retain(|program| program.lines.iter().any(|line| ours(line.path)));
     }
     Ok(terminal::print_text(&match arguments.json {
-        true => {
-            json_line(&to_object(&[("version", &VERSION), ("paths", &paths), ("kernel", &kernel)]))
-        }
+        true => json_line(&to_object(&[
+            ("version", &JSON_VERSION),
+            ("paths", &paths),
+            ("kernel", &kernel),
+        ])),
         false if paths.is_empty() && kernel.is_empty() => "no paths run\n".to_owned(),
         false => {
             let pages: Vec<String> = paths.iter().map(format_path).collect();
-            pages.join("\n") + &sharing::format_tables(&kernel, terminal::terminal_columns())
+            pages.join("\n")
+                + &shared_programs::format_tables(&kernel, terminal::terminal_columns())
         }
     }))
 }

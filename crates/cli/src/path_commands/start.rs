@@ -32,10 +32,10 @@ use sys::open::{self, RegularOpenOptions, WriteMode};
 use sys::rollback::{RollbackLog, StepResource};
 
 /// Maximum number of bytes printed from the log of a path that failed to start.
-const OUTPUT_MAX: u64 = 16 << 10;
+const PRINTED_LOG_BYTES_MAX: u64 = 16 << 10;
 
 /// Version of the output format of `start --json`.
-const VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 /// File mode of a new log: accessible to its owner only.
 const LOG_MODE: u32 = 0o600;
 
@@ -50,10 +50,12 @@ pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
         .to_owned();
     let steps = RollbackLog::with_fault(arguments.fault.clone().unwrap_or_default());
     let report_error = |error: sys::Error| report_system_error(&error);
-    steps.announce(StepResource::Descriptor, "a connection to the daemon").map_err(report_error)?;
+    steps
+        .announce_creation(StepResource::Descriptor, "a connection to the daemon")
+        .map_err(report_error)?;
     check_name(&connect_daemon()?, name)?;
     let signals = watch_signals()?;
-    steps.announce(StepResource::File, "a log").map_err(report_error)?;
+    steps.announce_creation(StepResource::File, "a log").map_err(report_error)?;
     let (log, file) = open_log(arguments, name)?;
     let metadata = file.metadata();
     let before = metadata.as_ref().map_or(0, fs::Metadata::len);
@@ -66,8 +68,8 @@ pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
     let errors = stored_errors.as_ref().unwrap_or(&file).try_clone();
     let errors = errors.map_err(|error| spawn_failure(&error))?;
     let (parent_end, child_end) =
-        sys::descriptor::pair().map_err(|error| report_system_error(&error))?;
-    steps.announce(StepResource::Thread, "the process of a path").map_err(report_error)?;
+        sys::descriptor::socket_pair().map_err(|error| report_system_error(&error))?;
+    steps.announce_creation(StepResource::Thread, "the process of a path").map_err(report_error)?;
     let mut child = spawn_path(arguments, name, &text, (&log, file, errors), child_end)?;
     steps.announce_step("the path is about to run");
     let Some(_) = wait_readable(&[parent_end.as_fd()], signals, None) else {
@@ -85,7 +87,7 @@ pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
     };
     if arguments.json {
         return Ok(terminal::print_text(&json_line(&to_object(&[
-            ("version", &VERSION),
+            ("version", &JSON_VERSION),
             ("path", &number),
             ("name", &name),
             ("request", &text),
@@ -242,7 +244,7 @@ fn spawn_path(
     // The descriptor must stay open until the program has started.
     let ids = streamline::ids::duplicate_id_counter(INHERITED_DESCRIPTOR_MIN).ok();
     if let Some((variable, _)) = &ids {
-        command.env(streamline::ids::COUNTER_VARIABLE, variable);
+        command.env(streamline::ids::ID_COUNTER_VARIABLE, variable);
     }
     command.spawn().map_err(|error| spawn_failure(&error))
 }
@@ -274,7 +276,7 @@ fn print_failure(
     if let Some(mut file) = file {
         // If the log cannot be read, the message below still contains its name.
         let _ = file.seek(SeekFrom::Start(if is_stored { 0 } else { before }));
-        let _ = file.take(OUTPUT_MAX).read_to_string(&mut output);
+        let _ = file.take(PRINTED_LOG_BYTES_MAX).read_to_string(&mut output);
     }
     terminal::print_error_text(&VisibleLines(&output).to_string());
     let place = quote_word(&log.display().to_string());

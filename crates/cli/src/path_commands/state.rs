@@ -9,7 +9,7 @@ use crate::status::Status;
 use crate::terminal;
 use engine::published::{Address, Column, Error, Snapshot, TableNames, TableReader};
 use member::client::{QUERY_TIMEOUT, mask_hidden_characters};
-use member::gather::gather;
+use member::gather::gather_answers;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use streamline::report::{format_count, json_line, to_object};
 
 /// Version of the output format of `state --json`.
-const VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 /// Interval between two reads with `--follow`.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -47,7 +47,7 @@ fn list_states(json: bool) -> Result<Status, Status> {
     let states = read_summaries(&names);
     if json {
         return Ok(terminal::print_text(&json_line(&to_object(&[
-            ("version", &VERSION),
+            ("version", &JSON_VERSION),
             ("states", &states),
         ]))));
     }
@@ -76,10 +76,10 @@ fn list_states(json: bool) -> Result<Status, Status> {
 /// because there may be many.
 fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     let asked: Vec<(u32, Address)> = names.addresses().map(|a| (a.uid(), a.clone())).collect();
-    let answers = gather(
+    let answers = gather_answers(
         &asked,
         QUERY_TIMEOUT,
-        |address| names.request(address).map_err(|error| Box::new(Err(error))),
+        |address| names.begin_request(address).map_err(|error| Box::new(Err(error))),
         |address, visit| ControlFlow::Break(Box::new(TableReader::from_request(visit, address))),
     );
     let mut squatted: BTreeMap<u32, usize> = BTreeMap::new();
@@ -143,7 +143,7 @@ fn print_state(name: &str, arguments: &StateArguments) -> Result<Status, Status>
             terminal::print_note(&format!("{} has ended", reader.address()));
             return Ok(Status::Done);
         }
-        let host: Vec<_> = reader.host().into_iter().collect();
+        let host: Vec<_> = reader.host_descriptor().into_iter().collect();
         if wait_readable(&host, signals, Some(FOLLOW_INTERVAL)).is_none()
             && has_signal_arrived(signals)
         {
@@ -175,7 +175,7 @@ fn report_state_error(error: &Error) -> Status {
 fn to_json(reader: &TableReader, snapshot: &Snapshot) -> String {
     let column = |Column { name, unit }: &Column| to_object(&[("name", name), ("unit", unit)]);
     json_line(&to_object(&[
-        ("version", &VERSION),
+        ("version", &JSON_VERSION),
         ("name", &reader.address().to_string()),
         ("filter", &reader.shape().filter),
         ("columns", &reader.shape().columns.iter().map(column).collect::<Vec<_>>()),

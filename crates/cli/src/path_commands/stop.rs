@@ -9,7 +9,7 @@ use crate::terminal;
 use member::client::{
     Client, ClientError, PathClient, QUERY_TIMEOUT, STOP_METHOD, mask_hidden_characters,
 };
-use member::protocol::Ended;
+use member::protocol::PathEnd;
 use serde::Serialize;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use streamline::report::{json_line, to_object};
 const UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Version of the output format of `stop --json`.
-const VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 
 /// Stops all named paths in parallel. Returns the exit status of the last failure, or success if
 /// there is none.
@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &StopArguments) -> Result<Status, Status> {
     if !arguments.json {
         return status;
     }
-    let object = to_object(&[("version", &VERSION), ("paths", &stop_set.results)]);
+    let object = to_object(&[("version", &JSON_VERSION), ("paths", &stop_set.results)]);
     match (terminal::print_text(&json_line(&object)), status) {
         (Status::Done, status) => status,
         (unprinted, _) => Ok(unprinted),
@@ -44,9 +44,9 @@ fn stop_paths(
 ) -> Result<Status, Status> {
     if arguments.kill {
         for place in 0..stop_set.results.len() {
-            let path = stop_set.path(place);
+            let path = stop_set.path_name(place);
             let killed = client.connect(&path).and_then(|to| to.kill().map(|()| to));
-            stop_set.add_reply(place, killed);
+            stop_set.add_connection(place, killed);
         }
         return Ok(wait_until_exited(stop_set));
     }
@@ -56,10 +56,10 @@ fn stop_paths(
     }
     for place in 0..stop_set.results.len() {
         // The subscription must precede the call to stop, because the path may end immediately.
-        let path = stop_set.path(place);
+        let path = stop_set.path_name(place);
         let follow = |to: PathClient| to.subscribe_to_totals(UPDATE_INTERVAL, None).map(|()| to);
         let follows = client.connect(&path).and_then(follow);
-        stop_set.add_reply(place, follows);
+        stop_set.add_connection(place, follows);
     }
     let places = stop_set.waiting.iter().map(|(place, _)| *place).collect();
     let stopped = stop_all(client, places, stop_set);
@@ -108,11 +108,11 @@ impl StopSet {
         Self { results, waiting: Vec::new(), status: Status::Done, json: arguments.json }
     }
 
-    fn path(&self, place: usize) -> String {
+    fn path_name(&self, place: usize) -> String {
         self.results.get(place).map(|result| result.path.clone()).unwrap_or_default()
     }
 
-    fn add_reply(&mut self, place: usize, to: Result<PathClient, ClientError>) {
+    fn add_connection(&mut self, place: usize, to: Result<PathClient, ClientError>) {
         match to {
             Ok(to) => self.waiting.push((place, to)),
             Err(error) => self.record_failure(place, &error),
@@ -121,7 +121,7 @@ impl StopSet {
 
     fn record_failure(&mut self, place: usize, error: &ClientError) {
         self.status = report_client_error(error);
-        let path = self.path(place);
+        let path = self.path_name(place);
         if *error == ClientError::Timeout {
             terminal::print_note(&format!(
                 "`streamline stop --kill {path}` ends path {path} at once"
@@ -132,9 +132,9 @@ impl StopSet {
         }
     }
 
-    fn record_end(&mut self, place: usize, ended: Ended) {
+    fn record_end(&mut self, place: usize, ended: PathEnd) {
         if !self.json {
-            let path = self.path(place);
+            let path = self.path_name(place);
             terminal::print_note(&format!("{path}: {}", mask_hidden_characters(&ended.report)));
         }
         if let Some(result) = self.results.get_mut(place) {
@@ -146,7 +146,8 @@ impl StopSet {
 /// Stops the paths with the indices `places` in [`StopSet::results`], in parallel. Returns a flag
 /// for each path: true if the path has accepted the call to stop, or has just ended.
 fn stop_all(client: &Client, places: Vec<usize>, stop_set: &mut StopSet) -> Vec<bool> {
-    let paths: Vec<(u32, String)> = places.iter().map(|place| (0, stop_set.path(*place))).collect();
+    let paths: Vec<(u32, String)> =
+        places.iter().map(|place| (0, stop_set.path_name(*place))).collect();
     let answers = client.query_all(&paths, &[STOP_METHOD], QUERY_TIMEOUT, |_, _| Ok(()));
     let will = |(place, answer): (usize, Result<(), ClientError>)| match answer {
         Ok(()) | Err(ClientError::PathEnded(_)) => true,
@@ -168,7 +169,7 @@ fn wait_until_drained(stop_set: &mut StopSet) -> Result<Status, Status> {
         let descriptors: Vec<BorrowedFd<'_>> = both.collect();
         let Some(ready) = wait_readable(&descriptors, signals, None) else {
             for (place, _) in stop_set.waiting.iter().chain(&reported) {
-                terminal::print_note(&format!("{} still drains", stop_set.path(*place)));
+                terminal::print_note(&format!("{} still drains", stop_set.path_name(*place)));
             }
             return Err(Status::Failed);
         };
@@ -200,7 +201,7 @@ fn wait_until_exited(stop_set: &mut StopSet) -> Status {
     let Ok(signals) = watch_signals() else { return Status::Failed };
     for (place, to) in std::mem::take(&mut stop_set.waiting) {
         if wait_readable(&[to.pidfd()], signals, None).is_none() {
-            let path = stop_set.path(place);
+            let path = stop_set.path_name(place);
             terminal::print_note(&format!(
                 "the process of {path} has not ended; `streamline stop --kill PATH` ends it at once"
             ));

@@ -14,10 +14,10 @@ use crate::status::Status;
 use crate::terminal;
 use engine::build::PathOptions;
 use member::client::mask_hidden_characters;
-use member::protocol::{Tap, TapReport, TapStart};
+use member::protocol::{TapParameters, TapReport, TapStart};
 use std::os::fd::AsRawFd as _;
 use streamline::report::format_count;
-use streamline::{Notices, Options, Prepared};
+use streamline::{Notices, Options, PreparedRequest};
 
 /// Starts a tap, and runs the request on its output.
 pub(super) fn run(arguments: &TapArguments) -> Result<Status, Status> {
@@ -27,12 +27,12 @@ pub(super) fn run(arguments: &TapArguments) -> Result<Status, Status> {
     };
     let words = arguments.words.join(" ");
     let (to, _) = connect_path(name)?;
-    let wanted = Tap {
+    let wanted = TapParameters {
         node,
         from: arguments.from.clone(),
         all: arguments.all.then_some(true),
         patience_ms: arguments.patience.map(|ns| ns / 1_000_000),
-        ..Tap::default()
+        ..TapParameters::default()
     };
     let text = |fd: i32| format!("replay \"/proc/self/fd/{fd}\" | {words}");
     // Mistakes in the request are reported before the tap starts.
@@ -44,14 +44,15 @@ pub(super) fn run(arguments: &TapArguments) -> Result<Status, Status> {
     let (count, time) = (arguments.count, arguments.time);
     let quiet = RunArguments { quiet: true, count, time, ..RunArguments::default() };
     // The request of a tap is not registered as a path: the tapped path counts it as a reader.
-    let options = Options { outside_kernel: true, embedded: true, ..run::run_options(&quiet) };
-    let prepared = Prepared::read(
+    let options =
+        Options { outside_kernel: true, embedded: true, ..run::options_from_arguments(&quiet) };
+    let prepared = PreparedRequest::read(
         &text(pipe.as_raw_fd()),
         &Options { notices: Notices::default(), ..options.clone() },
     );
     let prepared = prepared.map_err(report_open_error)?;
     silence_space_panics();
-    engine::signal::watch().map_err(|error| report_system_error(&error))?;
+    engine::signal::watch_stop_signals().map_err(|error| report_system_error(&error))?;
     let ready = prepared.build_with(&options, PathOptions::default()).map_err(report_open_error)?;
     let (finished, _) = run::run_built_request(ready, &quiet)?;
     let report = to.tap_report();

@@ -7,20 +7,21 @@
 //! library replaces the pipe with a ring. If a command is not a plain pipeline, `/bin/sh` runs it
 //! unchanged.
 
-mod counts;
-mod messages;
+mod edge_counters;
+pub(crate) mod exec_description;
+mod message_descriptor;
 mod parse;
-pub(crate) mod plan;
-mod probe;
+mod preload_libraries;
 
 use crate::arguments::shell::{ExecArguments, PreloadPart, ShellArguments};
 use crate::terminal;
 use abi::edge::{
-    COUNTS_VARIABLE, EDGES_VARIABLE, Edge, INHERITED_DESCRIPTOR_MIN, LAZY_VARIABLE, PipeEnd,
+    EDGE_COUNTS_VARIABLE, EDGES_VARIABLE, Edge, INHERITED_DESCRIPTOR_MIN, LAZY_COPIES_VARIABLE,
+    PipeEnd,
 };
-use counts::EdgeCounters;
+use edge_counters::EdgeCounters;
 use parse::Stage;
-use probe::PreloadLibrary;
+use preload_libraries::PreloadLibrary;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::ErrorKind;
@@ -33,7 +34,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 /// Exit status with which shells report a missing program.
 const NOT_FOUND_STATUS: u8 = 127;
 /// Exit status with which shells report that a program cannot be executed.
-const NOT_EXECUTABLE: u8 = 126;
+const NOT_EXECUTABLE_STATUS: u8 = 126;
 /// The shell for commands that are not plain pipelines.
 const SHELL: &str = "/bin/sh";
 
@@ -67,7 +68,7 @@ pub(crate) fn run_shell(arguments: &ShellArguments) -> ExitCode {
             sys::children::exit_by_received_signal(status);
             ExitCode::from(status)
         }
-        Err(why) => print_error(&why, NOT_EXECUTABLE),
+        Err(why) => print_error(&why, NOT_EXECUTABLE_STATUS),
     }
 }
 
@@ -77,17 +78,18 @@ pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
         return print_error("name a program", 2);
     };
     let name = program.to_string_lossy();
-    if let Some(why) = probe::preload_refusal(&name) {
-        return match probe::find_executable(&name) {
+    if let Some(why) = preload_libraries::preload_refusal(&name) {
+        return match preload_libraries::find_executable(&name) {
             None => print_error(&why, NOT_FOUND_STATUS),
-            Some(_) => {
-                print_error(&format!("the library cannot be preloaded: {why}"), NOT_EXECUTABLE)
-            }
+            Some(_) => print_error(
+                &format!("the library cannot be preloaded: {why}"),
+                NOT_EXECUTABLE_STATUS,
+            ),
         };
     }
     let libraries = match find_libraries(arguments) {
         Ok(libraries) => libraries,
-        Err(why) => return print_error(&why, NOT_EXECUTABLE),
+        Err(why) => return print_error(&why, NOT_EXECUTABLE_STATUS),
     };
     for note in capture_preload_notes(arguments) {
         terminal::print_note(&note);
@@ -95,9 +97,9 @@ pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
     let mut command = Command::new(program);
     command.args(words);
     let _kept = set_preload(&mut command, &libraries, arguments.lazy);
-    let _messages = messages::pass_stderr_duplicate(&mut command);
+    let _messages = message_descriptor::pass_stderr_duplicate(&mut command);
     let error = command.exec();
-    print_error(&format!("{name}: {}", terminal::describe_io_error(&error)), NOT_EXECUTABLE)
+    print_error(&format!("{name}: {}", terminal::describe_io_error(&error)), NOT_EXECUTABLE_STATUS)
 }
 
 /// Returns notes about the programs in the command into which libraries cannot be preloaded, such
@@ -106,11 +108,12 @@ pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
 fn capture_preload_notes(arguments: &ExecArguments) -> Vec<String> {
     let pcap = PreloadPart::Pcap;
     let is_asked = arguments.with.is_empty() && pcap.is_default() || arguments.with.contains(&pcap);
-    let named = if is_asked { probe::named_programs(&arguments.words) } else { Vec::new() };
-    if !named.iter().any(|program| probe::uses_libpcap(program)) {
+    let named =
+        if is_asked { preload_libraries::named_programs(&arguments.words) } else { Vec::new() };
+    if !named.iter().any(|program| preload_libraries::uses_libpcap(program)) {
         return Vec::new();
     }
-    let refused = named.iter().filter_map(|program| probe::preload_refusal(program));
+    let refused = named.iter().filter_map(|program| preload_libraries::preload_refusal(program));
     refused
         .map(|why| format!("{why}: libpcap reads its captures, without the shared rings"))
         .collect()
@@ -127,16 +130,16 @@ fn find_libraries(arguments: &ExecArguments) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for part in [PreloadPart::Pipes, PreloadPart::Udp] {
         if is_wanted(part) {
-            found.push(probe::find_library(plan::part_library(part))?);
+            found.push(preload_libraries::find_library(exec_description::part_library(part))?);
         }
     }
     if is_wanted(PreloadPart::Pcap) {
-        match probe::find_library(PreloadLibrary::Pcap) {
+        match preload_libraries::find_library(PreloadLibrary::Pcap) {
             Ok(library) => found.push(library),
             Err(why) if wants_pcap => return Err(why),
             Err(why) => {
-                let named = probe::named_programs(&arguments.words);
-                if named.iter().any(|program| probe::uses_libpcap(program)) {
+                let named = preload_libraries::named_programs(&arguments.words);
+                if named.iter().any(|program| preload_libraries::uses_libpcap(program)) {
                     terminal::print_note(&format!("libpcap reads the captures: {why}"));
                 }
             }
@@ -172,7 +175,7 @@ fn exec_plain_shell(arguments: &ShellArguments, text: &str) -> ExitCode {
     }
     command.arg("-c").arg(text).arg(shell_name(arguments)).args(&arguments.words);
     let error = command.exec();
-    print_error(&format!("{SHELL}: {}", terminal::describe_io_error(&error)), NOT_EXECUTABLE)
+    print_error(&format!("{SHELL}: {}", terminal::describe_io_error(&error)), NOT_EXECUTABLE_STATUS)
 }
 
 /// Returns the value of `$0` for a script or command.
@@ -191,7 +194,7 @@ struct StageEdge {
 
 fn run_pipeline(arguments: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
     let library = if stages.len() > 1 && !arguments.isolate {
-        Some(probe::find_library(PreloadLibrary::Pipes)?)
+        Some(preload_libraries::find_library(PreloadLibrary::Pipes)?)
     } else {
         None
     };
@@ -248,10 +251,9 @@ fn run_pipeline(arguments: &ShellArguments, stages: &[Stage]) -> Result<u8, Stri
 /// into its program.
 fn kernel_pipe_reason(stage: &Stage) -> Option<String> {
     match stage {
-        Stage::Program(words) => probe::preload_refusal(words.first()?),
-        Stage::Shell { program, .. } => {
-            probe::preload_refusal(SHELL).or_else(|| probe::preload_refusal(program.as_deref()?))
-        }
+        Stage::Program(words) => preload_libraries::preload_refusal(words.first()?),
+        Stage::Shell { program, .. } => preload_libraries::preload_refusal(SHELL)
+            .or_else(|| preload_libraries::preload_refusal(program.as_deref()?)),
     }
 }
 
@@ -296,7 +298,7 @@ fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
 /// Creates the two connected rendezvous sockets of an edge. Fails if no descriptor number is free
 /// at which a program could inherit one of them.
 fn create_rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
-    let (socket, peer) = sys::descriptor::pair().map_err(std::io::Error::from)?;
+    let (socket, peer) = sys::descriptor::socket_pair().map_err(std::io::Error::from)?;
     // This duplicate only checks that a descriptor number is free, before one of the two programs
     // runs.
     drop(sys::children::duplicate_inheritable(socket.as_fd(), INHERITED_DESCRIPTOR_MIN)?);
@@ -338,7 +340,7 @@ fn start_program(
     let (mut edges, mut copies) = (Vec::new(), Vec::new());
     let unable = |error: &dyn std::fmt::Display| {
         terminal::print_error(&format!("{}: {error}", program_name(stage)));
-        NOT_EXECUTABLE
+        NOT_EXECUTABLE_STATUS
     };
     if let Some(input) = input {
         command.stdin(Stdio::from(input.reader.try_clone().map_err(|e| unable(&e))?));
@@ -358,11 +360,11 @@ fn start_program(
             );
         }
     }
-    command.env_remove(EDGES_VARIABLE).env_remove(COUNTS_VARIABLE);
+    command.env_remove(EDGES_VARIABLE).env_remove(EDGE_COUNTS_VARIABLE);
     if let (Some(library), false) = (library, edges.is_empty()) {
         command.env(EDGES_VARIABLE, edges.join(","));
         if let Some(Ok((variable, copy))) = counts.map(EdgeCounters::inheritable_descriptor) {
-            command.env(COUNTS_VARIABLE, variable);
+            command.env(EDGE_COUNTS_VARIABLE, variable);
             copies.push(copy);
         }
         copies.extend(set_preload(&mut command, &[library.to_owned()], arguments.lazy));
@@ -405,12 +407,12 @@ fn set_preload(command: &mut Command, libraries: &[PathBuf], lazy: bool) -> Vec<
     list.extend(std::env::var_os(PRELOAD_VARIABLE).filter(|others| !others.is_empty()));
     command.env(PRELOAD_VARIABLE, list.join(OsStr::new(":")));
     if lazy {
-        command.env(LAZY_VARIABLE, "1");
+        command.env(LAZY_COPIES_VARIABLE, "1");
     }
     // If the shared counter of ids is unavailable, the program assigns ids from a range of its own.
     let ids = streamline::ids::duplicate_id_counter(INHERITED_DESCRIPTOR_MIN).ok().map(
         |(variable, copy)| {
-            command.env(streamline::ids::COUNTER_VARIABLE, variable);
+            command.env(streamline::ids::ID_COUNTER_VARIABLE, variable);
             copy
         },
     );

@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-pub(crate) mod mounted;
+pub(crate) mod pipes_mount;
 pub(crate) mod schema_validator;
 pub(crate) mod screen;
 
@@ -21,12 +21,12 @@ pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     pub(crate) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_FOLDER_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_FOLDER_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-cli-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir(&folder).unwrap();
-        std::os::unix::fs::symlink(examples(), folder.join("examples")).unwrap();
+        std::os::unix::fs::symlink(examples_directory(), folder.join("examples")).unwrap();
         Self(folder)
     }
 
@@ -66,7 +66,7 @@ impl Folder {
     }
 
     /// Returns a command that runs the program with these arguments in this directory.
-    pub(crate) fn streamline(&self, words: &[&str]) -> Command {
+    pub(crate) fn streamline_command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
         command.args(words).current_dir(&self.0);
         self.set_environment(&mut command);
@@ -75,7 +75,7 @@ impl Folder {
 
     /// Returns a command that runs a shell script in this directory, with the program in its
     /// `PATH`.
-    pub(crate) fn shell(&self, script: &str) -> Command {
+    pub(crate) fn shell_command(&self, script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]).current_dir(&self.0);
         self.set_environment(&mut command);
@@ -93,29 +93,29 @@ impl Folder {
 
     /// Runs the program with these arguments until it ends. Returns its output and exit status.
     pub(crate) fn run(&self, words: &[&str]) -> CommandResult {
-        CommandResult::from(self.streamline(words).output().unwrap())
+        CommandResult::from(self.streamline_command(words).output().unwrap())
     }
 
     /// Starts the program with these arguments, and discards its output. Returns a guard that kills
     /// the process on drop.
-    pub(crate) fn spawn_silent(&self, words: &[&str]) -> Guard {
-        let mut command = self.streamline(words);
+    pub(crate) fn spawn_without_output(&self, words: &[&str]) -> ChildGuard {
+        let mut command = self.streamline_command(words);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Guard(command.spawn().unwrap())
+        ChildGuard(command.spawn().unwrap())
     }
 
     /// Starts a daemon in the subdirectory [`DAEMON_DIR`], and waits until the daemon replies.
-    pub(crate) fn start_daemon(&self) -> Guard {
+    pub(crate) fn start_daemon(&self) -> ChildGuard {
         let place = self.0.join(DAEMON_DIR).display().to_string();
-        let daemon = self.spawn_silent(&["daemon", "--socket", &place]);
+        let daemon = self.spawn_without_output(&["daemon", "--socket", &place]);
         testkit::wait_until("a daemon answers", || self.run(&["ps"]).status == Some(0));
         daemon
     }
 
     /// Runs a request as a path with a name, discards its output, and waits until the path is
     /// listed.
-    pub(crate) fn spawn_named(&self, name: &str, line: &str) -> Guard {
-        let path = self.spawn_silent(&["run", "-q", "--as", name, line]);
+    pub(crate) fn spawn_named_path(&self, name: &str, line: &str) -> ChildGuard {
+        let path = self.spawn_without_output(&["run", "-q", "--as", name, line]);
         self.wait_until_listed(name);
         path
     }
@@ -129,9 +129,9 @@ impl Folder {
 
 /// A child process that is killed on drop.
 #[derive(Debug)]
-pub(crate) struct Guard(pub(crate) Child);
+pub(crate) struct ChildGuard(pub(crate) Child);
 
-impl Drop for Guard {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -147,24 +147,24 @@ impl Drop for Folder {
 /// Builds the library that `sh` and `exec` preload for pipes, in the directory of the command.
 pub(crate) fn build_pipes_library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| build_preloaded("sockets"))
+    LIBRARY.get_or_init(|| build_preload_library("sockets"))
 }
 
 /// Builds the library that `exec` preloads for live captures, in the directory of the command.
 pub(crate) fn build_pcap_library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| build_preloaded("pcap"))
+    LIBRARY.get_or_init(|| build_preload_library("pcap"))
 }
 
 /// Builds the library for UDP sockets, and returns its path.
 pub(crate) fn build_udp_library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| build_preloaded("udp"))
+    LIBRARY.get_or_init(|| build_preload_library("udp"))
 }
 
 /// Builds the package of one library, and returns the path of the library. Does not build other
 /// packages, because cargo would then build the command again with other features.
-fn build_preloaded(name: &str) -> PathBuf {
+fn build_preload_library(name: &str) -> PathBuf {
     let mut build = Command::new(env!("CARGO"));
     let package = format!("streamline-{name}");
     build.args(["build", "--quiet", "--package", &package, "--target-dir"]);
@@ -179,7 +179,7 @@ fn build_preloaded(name: &str) -> PathBuf {
 
 /// Returns the directory `examples` of the repository, which contains the example captures and
 /// requests.
-pub(crate) fn examples() -> PathBuf {
+pub(crate) fn examples_directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").canonicalize().unwrap()
 }
 

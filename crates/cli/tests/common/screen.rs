@@ -1,6 +1,6 @@
 //! A pseudoterminal for commands, provided by `script` of util-linux.
 
-use super::{Folder, Guard};
+use super::{ChildGuard, Folder};
 use std::io::{Read as _, Write as _};
 use std::process::{ChildStdin, Stdio};
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use testkit::{need, wait_until};
 
 /// A command that runs on a terminal of 100 columns and 30 rows.
 pub(crate) struct Screen {
-    process: Guard,
+    process: ChildGuard,
     keys: ChildStdin,
     /// Text that the command has written to the terminal so far.
     output: Arc<Mutex<String>>,
@@ -26,7 +26,7 @@ impl Screen {
     /// Starts a shell command. Reports a skip and returns `None` if `script` is not installed.
     pub(crate) fn start_shell_command(folder: &Folder, words: &str) -> Option<Self> {
         let script = need::require_command("script")?;
-        let mut command = folder.shell("exec \"$@\"");
+        let mut command = folder.shell_command("exec \"$@\"");
         let typed = format!("stty columns 100 rows 30; exec {words}");
         command.arg("sh").arg(script).args(["-qec", &typed, "/dev/null"]).env("TERM", "xterm");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -47,11 +47,11 @@ impl Screen {
                 shared_output.lock().unwrap().push_str(&String::from_utf8_lossy(&text));
             }
         });
-        Some(Self { process: Guard(child), keys, output, reader: Some(reader) })
+        Some(Self { process: ChildGuard(child), keys, output, reader: Some(reader) })
     }
 
     /// Waits until the output contains a text.
-    pub(crate) fn wait_for(&self, expected: &str) {
+    pub(crate) fn wait_for_text(&self, expected: &str) {
         wait_until(&format!("`{expected}` appears"), || self.output().contains(expected));
     }
 
@@ -73,12 +73,12 @@ impl Screen {
     /// Types `q`, and waits until the command has exited. Returns the exit status.
     pub(crate) fn quit(&mut self) -> Option<i32> {
         self.keys.write_all(b"q").unwrap();
-        self.wait()
+        self.wait_for_exit()
     }
 
     /// Waits until the command has exited and all its output has been read. Returns the exit
     /// status.
-    pub(crate) fn wait(&mut self) -> Option<i32> {
+    pub(crate) fn wait_for_exit(&mut self) -> Option<i32> {
         let status = self.process.0.wait().unwrap();
         self.reader.take().into_iter().for_each(|reader| reader.join().unwrap());
         status.code()

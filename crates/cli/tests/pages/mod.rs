@@ -104,7 +104,7 @@ fn mask_duration(line: &str) -> String {
 }
 
 /// Extracts the commands from the text of the page `file`.
-pub(crate) fn page_commands(file: &str, text: &str) -> PageCommands {
+pub(crate) fn extract_page_commands(file: &str, text: &str) -> PageCommands {
     let mut found: Vec<PageCommand> = Vec::new();
     let mut traffic = None;
     let mut fence: Option<(usize, String, String)> = None;

@@ -9,13 +9,13 @@ const DATAGRAMS_SENT: u64 = 2000;
 const DATAGRAMS_BEYOND_READER_LIMIT: u64 = 8000;
 
 /// Sends a signal, such as `-STOP`, to the program of an observer.
-pub(super) fn signal(observer: &Observer, name: &str) {
+pub(super) fn signal_program(observer: &CaptureProgram, name: &str) {
     let number = observer.process.0.id().to_string();
     assert!(Command::new("kill").args([name, &number]).status().unwrap().success());
 }
 
 /// Waits until the program is in one of the states `states`, given as letters of proc_pid_stat(5).
-pub(super) fn wait_for_process_state(observer: &Observer, states: &str) {
+pub(super) fn wait_for_process_state(observer: &CaptureProgram, states: &str) {
     let path = format!("/proc/{}/stat", observer.process.0.id());
     wait_until(&format!("the program is in a state of {states}"), || {
         let text = std::fs::read_to_string(&path).unwrap();
@@ -25,7 +25,7 @@ pub(super) fn wait_for_process_state(observer: &Observer, states: &str) {
 }
 
 /// Returns the latest counts in the output of tcpdump: captured, received and dropped packets.
-pub(super) fn counts(text: &str) -> Option<[u64; 3]> {
+pub(super) fn parse_tcpdump_counts(text: &str) -> Option<[u64; 3]> {
     let number = |words: &str| {
         let before = text.rsplit_once(words)?.0;
         before.rsplit(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
@@ -48,19 +48,19 @@ fn capture_while_stopped(
     let words = "tcpdump -n -U -Z root -B 512 -w /dev/null -i server0";
     assert!(words.contains(SERVER_DEVICE));
     let words: Vec<&str> = words.split_whitespace().chain(["udp port 5300"]).collect();
-    let observer = Observer::start((pair, folder), is_ours, (&words, LISTENING_TEXT));
-    signal(&observer, "-STOP");
+    let observer = CaptureProgram::start((pair, folder), is_ours, (&words, LISTENING_TEXT));
+    signal_program(&observer, "-STOP");
     wait_for_process_state(&observer, "T");
-    send(pair, PORT, (0..sent).map(|_| 1300));
+    send_datagrams(pair, PORT, (0..sent).map(|_| 1300));
     // These datagrams do not match the expression.
-    send(pair, PORT + 1, [1300; 100]);
-    signal(&observer, "-CONT");
+    send_datagrams(pair, PORT + 1, [1300; 100]);
+    signal_program(&observer, "-CONT");
     wait_for_process_state(&observer, "SR");
     let mut printed = None;
     wait_until("all packets are captured or dropped", || {
         // tcpdump prints its counts at this signal.
-        signal(&observer, "-USR1");
-        let now = counts(&observer.errors());
+        signal_program(&observer, "-USR1");
+        let now = parse_tcpdump_counts(&observer.errors());
         if now != printed {
             eprintln!("captured, received and dropped of {sent}: {now:?}");
             printed = now;
@@ -68,12 +68,12 @@ fn capture_while_stopped(
         now.is_some_and(|[captured, _, dropped]| captured + dropped == sent)
     });
     let errors = observer.interrupt();
-    (counts(&errors).unwrap_or_else(|| panic!("{errors}")), errors)
+    (parse_tcpdump_counts(&errors).unwrap_or_else(|| panic!("{errors}")), errors)
 }
 
 #[test]
 fn c5_stopped_tcpdump_has_captured_or_dropped_all_packets() {
-    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    let Some((pair, folder)) = prepare_capture_test("tcpdump") else { return };
     for (is_ours, sent) in [
         (false, DATAGRAMS_SENT),
         (true, DATAGRAMS_SENT),
@@ -92,7 +92,7 @@ fn c5_stopped_tcpdump_has_captured_or_dropped_all_packets() {
 
 #[test]
 fn tcpdump_stopped_beside_a_daemon_counts_all_dropped_packets() {
-    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    let Some((pair, folder)) = prepare_capture_test("tcpdump") else { return };
     let _daemon = start_daemon(&pair, &folder);
     let ([captured, received, dropped], errors) =
         capture_while_stopped((&pair, &folder), true, DATAGRAMS_SENT);

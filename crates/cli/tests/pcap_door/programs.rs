@@ -28,17 +28,18 @@ fn assert_packets_from_ring(program: &str, errors: &str) {
 
 #[test]
 fn c5_tshark_reads_the_ring_through_dumpcap() {
-    let Some((pair, folder)) = prepare("tshark") else { return };
+    let Some((pair, folder)) = prepare_capture_test("tshark") else { return };
     let _daemon = start_daemon(&pair, &folder);
     let words = "tshark -n -c 40 -i server0 -T fields -e frame.number -e frame.len -e eth.src \
                  -e ip.id -e udp.srcport -e udp.payload -f";
     assert!(words.contains(SERVER_DEVICE));
     let words: Vec<&str> = words.split_whitespace().chain(["udp port 5300"]).collect();
     // dumpcap prints this message when it has begun to write its file.
-    let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, "Capture started"));
+    let start =
+        |is_ours| CaptureProgram::start((&pair, &folder), is_ours, (&words, "Capture started"));
     let (real, ours) = (start(false), start(true));
-    send(&pair, PORT + 1, [64; 10]);
-    send(&pair, PORT, (0..40).map(|number| 10 + number * 30));
+    send_datagrams(&pair, PORT + 1, [64; 10]);
+    send_datagrams(&pair, PORT, (0..40).map(|number| 10 + number * 30));
     real.finish();
     let errors = ours.finish();
     assert_eq!(folder.read("ours.out"), folder.read("real.out"), "{errors}");
@@ -48,10 +49,10 @@ fn c5_tshark_reads_the_ring_through_dumpcap() {
 
 #[test]
 fn tshark_without_a_daemon_captures_by_libpcap_with_a_note() {
-    let Some((pair, folder)) = prepare("tshark") else { return };
+    let Some((pair, folder)) = prepare_capture_test("tshark") else { return };
     let words = ["tshark", "-n", "-c", "5", "-i", SERVER_DEVICE, "-f", "udp port 5300"];
-    let observer = Observer::start((&pair, &folder), true, (&words, "Capture started"));
-    send(&pair, PORT, [64; 5]);
+    let observer = CaptureProgram::start((&pair, &folder), true, (&words, "Capture started"));
+    send_datagrams(&pair, PORT, [64; 5]);
     let errors = observer.finish();
     assert_eq!(folder.read("ours.out").lines().count(), 5, "{errors}");
     // dumpcap drops the privilege to load programs. The note is not written to dumpcap's standard
@@ -62,18 +63,18 @@ fn tshark_without_a_daemon_captures_by_libpcap_with_a_note() {
 
 #[test]
 fn c5_ngrep_prints_the_same_packets_from_the_ring() {
-    let Some((pair, folder)) = prepare("ngrep") else { return };
+    let Some((pair, folder)) = prepare_capture_test("ngrep") else { return };
     let words = ["ngrep", "-l", "-x", "-n", "30", "-d", SERVER_DEVICE, "ZZ", "udp port 5300"];
     let start = |is_ours: bool| {
-        let observer = Observer::start((&pair, &folder), is_ours, (&words, ""));
+        let observer = CaptureProgram::start((&pair, &folder), is_ours, (&words, ""));
         let name = if is_ours { "ours.out" } else { "real.out" };
         // ngrep prints the expression when it has set the filter.
         wait_until("ngrep captures", || folder.read(name).contains("match"));
         observer
     };
     let (real, ours) = (start(false), start(true));
-    send(&pair, PORT + 1, [100; 10]);
-    send(&pair, PORT, (0..30).map(|number| 20 + number * 10));
+    send_datagrams(&pair, PORT + 1, [100; 10]);
+    send_datagrams(&pair, PORT, (0..30).map(|number| 20 + number * 10));
     real.finish();
     let errors = ours.finish();
     assert_eq!(folder.read("ours.out"), folder.read("real.out"), "{errors}");
@@ -93,13 +94,13 @@ fn tcp_replies(trace: &str) -> BTreeSet<(String, String)> {
 
 #[test]
 fn c5_nmap_finds_the_same_ports_from_the_ring() {
-    let Some((pair, folder)) = prepare("nmap") else { return };
+    let Some((pair, folder)) = prepare_capture_test("nmap") else { return };
     let _listener =
         pair.client.run_in_network_namespace(|| TcpListener::bind((CLIENT, 8085)).unwrap());
     let target = CLIENT.to_string();
     let words = ["nmap", "-n", "-sS", "--packet-trace", "-p", "8080-8090", target.as_str()];
-    Observer::start((&pair, &folder), false, (&words, "")).finish();
-    let errors = Observer::start((&pair, &folder), true, (&words, "")).finish();
+    CaptureProgram::start((&pair, &folder), false, (&words, "")).finish();
+    let errors = CaptureProgram::start((&pair, &folder), true, (&words, "")).finish();
     let [real, ours] = ["real.out", "ours.out"].map(|name| folder.read(name));
     let ports = |text: &str| -> Vec<String> {
         text.lines().filter(|line| line.contains("/tcp ")).map(str::to_owned).collect()
@@ -113,14 +114,14 @@ fn c5_nmap_finds_the_same_ports_from_the_ring() {
 
 #[test]
 fn c5_arpwatch_reports_the_same_stations_from_the_ring() {
-    let Some((pair, folder)) = prepare("arpwatch") else { return };
+    let Some((pair, folder)) = prepare_capture_test("arpwatch") else { return };
     let files = ["real.dat", "ours.dat"].map(|name| folder.path().join(name));
     let start = |is_ours: bool| {
         let file = &files[usize::from(is_ours)];
         File::create(file).unwrap();
         let path = file.display().to_string();
         let words = ["arpwatch", "-d", "-i", SERVER_DEVICE, "-f", &path];
-        Observer::start((&pair, &folder), is_ours, (&words, ""))
+        CaptureProgram::start((&pair, &folder), is_ours, (&words, ""))
     };
     let (real, ours) = (start(false), start(true));
     let stations = |name: &str| -> BTreeSet<String> {
@@ -136,7 +137,7 @@ fn c5_arpwatch_reports_the_same_stations_from_the_ring() {
     // each arpwatch has reported both hosts.
     wait_until("both report two stations", || {
         pair.client.run_ip(&format!("neigh flush dev {CLIENT_DEVICE}"));
-        send(&pair, PORT, [10]);
+        send_datagrams(&pair, PORT, [10]);
         ["real.out", "ours.out"].iter().all(|name| stations(name).len() >= 6)
     });
     assert_eq!(stations("ours.out"), stations("real.out"));
@@ -155,7 +156,7 @@ fn c5_arpwatch_reports_the_same_stations_from_the_ring() {
 
 #[test]
 fn c5_scapy_reads_the_same_packets_from_the_ring() {
-    let Some((pair, folder)) = prepare("/usr/bin/python3") else { return };
+    let Some((pair, folder)) = prepare_capture_test("/usr/bin/python3") else { return };
     let has_scapy = Command::new("/usr/bin/python3").args(["-c", "import scapy"]).output().unwrap();
     if !has_scapy.status.success() {
         return need::report_skip("needs the Python module scapy").unwrap_or(());
@@ -172,10 +173,10 @@ for packet in read:
     print(bytes(packet).hex())
 "#;
     let words = ["/usr/bin/python3", "-c", script, SERVER_DEVICE];
-    let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, "ready"));
+    let start = |is_ours| CaptureProgram::start((&pair, &folder), is_ours, (&words, "ready"));
     let (real, ours) = (start(false), start(true));
-    send(&pair, PORT + 1, [64; 10]);
-    send(&pair, PORT, (0..20).map(|number| 10 + number * 50));
+    send_datagrams(&pair, PORT + 1, [64; 10]);
+    send_datagrams(&pair, PORT, (0..20).map(|number| 10 + number * 50));
     real.finish();
     let errors = ours.finish();
     assert_eq!(folder.read("ours.out"), folder.read("real.out"), "{errors}");

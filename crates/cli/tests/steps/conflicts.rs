@@ -2,7 +2,7 @@
 //! others must report the reason for their failure.
 
 use super::Fixture;
-use crate::common::Guard;
+use crate::common::ChildGuard;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
 use testkit::net::{DevicePairSettings, NamespacePair};
@@ -10,9 +10,9 @@ use testkit::{need, wait_until};
 
 /// Starts all commands without a pause, and waits until at most one command is still running.
 /// Returns the running commands, and the error messages of the others.
-fn start_concurrently(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
-    let start = |mut command: Command| Guard(command.stderr(Stdio::piped()).spawn().unwrap());
-    let mut all: Vec<Guard> = commands.into_iter().map(start).collect();
+fn start_concurrently(commands: Vec<Command>) -> (Vec<ChildGuard>, Vec<String>) {
+    let start = |mut command: Command| ChildGuard(command.stderr(Stdio::piped()).spawn().unwrap());
+    let mut all: Vec<ChildGuard> = commands.into_iter().map(start).collect();
     wait_until("one is left, or none", || {
         all.iter_mut().filter_map(|guard| guard.0.try_wait().unwrap()).count() + 1 >= all.len()
     });
@@ -84,9 +84,9 @@ fn o10_v3_concurrent_changes_apply_one_after_another() {
     wait_until("it is registered", || fixture.list_paths().len() == 1);
     let remove = || {
         let mut command = fixture.command(&["set", "web", "remove", "eth"]);
-        Guard(command.stderr(Stdio::piped()).spawn().unwrap())
+        ChildGuard(command.stderr(Stdio::piped()).spawn().unwrap())
     };
-    let mut all: Vec<Guard> = (0..3).map(|_| remove()).collect();
+    let mut all: Vec<ChildGuard> = (0..3).map(|_| remove()).collect();
     let (mut won, mut errors) = (0, Vec::new());
     for guard in &mut all {
         let mut text = String::new();

@@ -1,12 +1,12 @@
 //! Tests of processes that are killed (SIGKILL) before each step: paths, daemons and clients.
 
 use super::Fixture;
-use crate::common::Guard;
+use crate::common::ChildGuard;
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use sys::local_socket::{self, Framing};
-use testkit::net::{DevicePairSettings, NamespacePair, packet_sockets};
+use testkit::net::{DevicePairSettings, NamespacePair, packet_socket_inodes};
 use testkit::resources::KernelObjects;
 use testkit::{need, wait_until};
 
@@ -30,7 +30,7 @@ impl ReleaseTimes {
 }
 
 /// Returns true if a process is stopped, false if it is running, or `None` if it has exited.
-fn is_stopped(guard: &mut Guard) -> Option<bool> {
+fn is_stopped(guard: &mut ChildGuard) -> Option<bool> {
     if guard.0.try_wait().unwrap().is_some() {
         return None;
     }
@@ -41,7 +41,7 @@ fn is_stopped(guard: &mut Guard) -> Option<bool> {
 /// Waits until a process has stopped at its injected fault or has exited. Also returns if the
 /// process continues without reaching the fault, which `past` reports. Returns true if the process
 /// is stopped.
-pub(crate) fn wait_for_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
+pub(crate) fn wait_for_step(guard: &mut ChildGuard, past: &dyn Fn() -> bool) -> bool {
     let mut stood = false;
     wait_until("a process stands still or is done", || match is_stopped(guard) {
         None => true,
@@ -56,8 +56,8 @@ pub(crate) fn wait_for_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool 
 
 /// Kills a stopped process, and returns the time until its resources are released. These are its
 /// kernel objects, and the resources that `left` lists until they are released.
-fn kill_and_time_release(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
-    let held = KernelObjects::list_process(guard.0.id());
+fn kill_and_time_release(guard: &mut ChildGuard, left: &dyn Fn() -> Vec<String>) -> Duration {
+    let held = KernelObjects::of_process(guard.0.id());
     let begin = Instant::now();
     guard.0.kill().unwrap();
     guard.0.wait().unwrap();
@@ -101,19 +101,19 @@ fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
     };
     // This run uses the same interface as the killed runs.
     let survivor = ["run", "--embedded", "-q", "rx@thread0 server0 | count"];
-    let mut survivor = Guard(within(&survivor).spawn().unwrap());
-    wait_until("the survivor listens", || packet_sockets(&pair.server).len() == 1);
+    let mut survivor = ChildGuard(within(&survivor).spawn().unwrap());
+    wait_until("the survivor listens", || packet_socket_inodes(&pair.server).len() == 1);
     for line in lines {
         for step in (0..).step_by(every) {
             let fault = format!("--fault=stop={step}");
             let words = ["run", "--embedded", "-q", "--for", "1ms", &fault, line];
-            let mut run = Guard(within(&words).spawn().unwrap());
+            let mut run = ChildGuard(within(&words).spawn().unwrap());
             if !wait_for_step(&mut run, &|| false) {
                 assert!(step > 8, "{line}: {step} steps");
                 break;
             }
             let left = || {
-                let sockets = packet_sockets(&pair.server).len();
+                let sockets = packet_socket_inodes(&pair.server).len();
                 if sockets > 1 { vec![format!("{sockets} packet sockets")] } else { Vec::new() }
             };
             kills.times.push(kill_and_time_release(&mut run, &left));

@@ -4,7 +4,7 @@
 
 use super::Fixture;
 use super::kills::{is_registered, wait_for_step};
-use crate::common::Guard;
+use crate::common::ChildGuard;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -31,18 +31,18 @@ impl ManagedDaemon {
     }
 
     /// Starts the daemon with the descriptors that the service manager stores.
-    fn start(&self) -> Guard {
-        self.start_with(&[])
+    fn start(&self) -> ChildGuard {
+        self.start_with_variables(&[])
     }
 
     /// Starts the daemon with the descriptors that the service manager stores, and with additional
     /// environment variables.
-    fn start_with(&self, variables: &[(&str, &str)]) -> Guard {
+    fn start_with_variables(&self, variables: &[(&str, &str)]) -> ChildGuard {
         let mut shell = self.fixture.set_fixture_environment(Command::new("bash"));
         shell.envs(variables.iter().copied());
         let program = env!("CARGO_BIN_EXE_streamline").to_owned();
         let words = [vec![program], self.fixture.daemon_args()].concat();
-        Guard(self.manager.run_service(shell, &words, |command| command.spawn().unwrap()))
+        ChildGuard(self.manager.run_service(shell, &words, |command| command.spawn().unwrap()))
     }
 }
 
@@ -133,12 +133,13 @@ fn idle_daemon_reports_to_the_watchdog_that_expects_it() {
         return;
     }
     let manager = ManagedDaemon::new();
-    let daemon = manager.start_with(&[("WATCHDOG_USEC", "200000")]);
+    let daemon = manager.start_with_variables(&[("WATCHDOG_USEC", "200000")]);
     wait_until("three reports", || manager.manager.watchdog_ping_count() >= 3);
     drop(daemon);
     // If the watchdog expects another process, the daemon sends no pings.
     let manager = ManagedDaemon::new();
-    let _daemon = manager.start_with(&[("WATCHDOG_USEC", "200000"), ("WATCHDOG_PID", "1")]);
+    let _daemon =
+        manager.start_with_variables(&[("WATCHDOG_USEC", "200000"), ("WATCHDOG_PID", "1")]);
     wait_until("a daemon answers", || manager.fixture.connect_client().is_some());
     let _one = manager.fixture.spawn(&["run", "--as", "one", "-q", COUNT_REQUEST]);
     // The daemon would have sent a first ping before the descriptors of the path.

@@ -2,7 +2,8 @@
 //! without a ring.
 
 use super::{
-    DATAGRAMS_UNTIL_PROMOTION, Server, exchange_datagram, prepare, receive, server_address,
+    DATAGRAMS_UNTIL_PROMOTION, Server, exchange_datagram, prepare_server_test, receive_datagram,
+    server_address,
 };
 use crate::common::Folder;
 use std::fs::File;
@@ -52,10 +53,10 @@ while data != b'quit':
     if words[:1] == [b'pause']: open(words[1]).close()
 ";
 
-fn ask(client: &UdpSocket, bytes: &[u8]) -> String {
+fn ask_server(client: &UdpSocket, bytes: &[u8]) -> String {
     client.send_to(bytes, server_address()).unwrap();
     let mut room = [0; 1500];
-    let (length, _) = receive(client, &mut room);
+    let (length, _) = receive_datagram(client, &mut room);
     String::from_utf8(room[..length].to_vec()).unwrap()
 }
 
@@ -69,16 +70,16 @@ fn promote_socket(client: &UdpSocket) {
 /// If `is_promoted` is true, its socket receives from a ring. Returns the replies, the line that
 /// the server prints about the shutdown, and its standard error.
 fn send_all_commands(is_promoted: bool) -> Option<(Vec<String>, String, String)> {
-    let (pair, ..) = prepare()?;
+    let (pair, ..) = prepare_server_test()?;
     need::require_command("python3")?;
     let mut server = Server::start(&pair, &["python3", "-c", SERVER_SCRIPT]);
-    let client = server.client();
+    let client = server.open_client_socket();
     let mut answers = Vec::new();
     for call in [&b"name"[..], b"duplicate", b"name"] {
         if is_promoted {
             promote_socket(&client);
         }
-        answers.push(ask(&client, call));
+        answers.push(ask_server(&client, call));
     }
     if is_promoted {
         promote_socket(&client);
@@ -108,7 +109,7 @@ fn c1_getsockname_dup_and_shutdown_behave_like_the_kernel() {
 /// Sends `count` datagrams of 1400 bytes while the server waits to open a FIFO, so that it does not
 /// receive. Returns the number of these datagrams that the server receives afterwards.
 fn fill_receive_buffer(client: &UdpSocket, count: usize) -> u64 {
-    let count_received = || ask(client, b"ask").parse::<u64>().unwrap();
+    let count_received = || ask_server(client, b"ask").parse::<u64>().unwrap();
     let before = count_received();
     let folder = Folder::new();
     let fifo = folder.path().join("fifo");
@@ -125,20 +126,20 @@ fn fill_receive_buffer(client: &UdpSocket, count: usize) -> u64 {
 
 #[test]
 fn c1_receive_buffer_size_is_that_of_the_ring() {
-    let Some((pair, ..)) = prepare() else { return };
+    let Some((pair, ..)) = prepare_server_test() else { return };
     if need::require_command("python3").is_none() {
         return;
     }
     let server = Server::start(&pair, &["python3", "-c", SERVER_SCRIPT]);
-    let client = server.client();
+    let client = server.open_client_socket();
     // The kernel returns twice the size that was set.
-    assert_eq!(ask(&client, b"size 65536"), "131072");
+    assert_eq!(ask_server(&client, b"size 65536"), "131072");
     promote_socket(&client);
     let few = fill_receive_buffer(&client, 2000);
     // The size is set while the socket has a ring. A larger ring then replaces it.
-    assert_eq!(ask(&client, b"size 16777216"), "33554432");
+    assert_eq!(ask_server(&client, b"size 16777216"), "33554432");
     promote_socket(&client);
-    assert_eq!(ask(&client, b"size 16777216"), "33554432");
+    assert_eq!(ask_server(&client, b"size 16777216"), "33554432");
     promote_socket(&client);
     let all = fill_receive_buffer(&client, 2000);
     let errors = server.finish(&client);

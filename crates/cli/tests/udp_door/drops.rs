@@ -1,7 +1,8 @@
 //! Test of the number of dropped datagrams, which a program requests with `SO_RXQ_OVFL`.
 
 use super::{
-    DATAGRAMS_UNTIL_PROMOTION, Server, exchange_datagram, prepare, receive, server_address,
+    DATAGRAMS_UNTIL_PROMOTION, Server, exchange_datagram, prepare_server_test, receive_datagram,
+    server_address,
 };
 use std::net::UdpSocket;
 use std::process::Command;
@@ -70,7 +71,7 @@ fn read_drop_counts(client: &UdpSocket) -> (u64, u64) {
     exchange_datagram(client, b"next");
     client.send_to(b"ask", server_address()).unwrap();
     let mut room = [0; 100];
-    let (length, _) = receive(client, &mut room);
+    let (length, _) = receive_datagram(client, &mut room);
     let text = String::from_utf8(room[..length].to_vec()).unwrap();
     let mut counts = text.split(' ').map(|word| word.parse().unwrap());
     (counts.next().unwrap(), counts.next().unwrap())
@@ -78,12 +79,12 @@ fn read_drop_counts(client: &UdpSocket) -> (u64, u64) {
 
 #[test]
 fn c1_reported_drops_include_those_of_ring_and_kernel() {
-    let Some((pair, ..)) = prepare() else { return };
+    let Some((pair, ..)) = prepare_server_test() else { return };
     if need::require_command("python3").is_none() {
         return;
     }
     let server = Server::start(&pair, &["python3", "-c", DROP_COUNTING_SERVER]);
-    let client = server.client();
+    let client = server.open_client_socket();
     // At first the kernel drops datagrams, then the ring, and then the kernel again.
     let (received, dropped_first) = fill_stopped_server(&server, &client, 5000);
     assert_eq!(received + dropped_first, 5000);

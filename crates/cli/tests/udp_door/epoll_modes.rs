@@ -2,9 +2,9 @@
 //! the socket is registered again (`EPOLLONESHOT`), or to one of several sets (`EPOLLEXCLUSIVE`).
 
 use super::{
-    DATAGRAMS_UNTIL_PROMOTION, PORT, Server, attached_ingress_program_count, compile,
-    exchange_datagram, exchange_datagrams_at_once, exchange_numbered_datagrams, prepare, receive,
-    reported_datagram_counts, server_address,
+    DATAGRAMS_UNTIL_PROMOTION, PORT, Server, attached_ingress_program_count, compile_server,
+    exchange_datagram, exchange_datagrams_at_once, exchange_numbered_datagrams,
+    prepare_server_test, receive_datagram, reported_datagram_counts, server_address,
 };
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -29,8 +29,8 @@ struct EpollCounts {
 }
 
 fn prepare_edge_server() -> Option<(NamespacePair, crate::common::Folder, PathBuf)> {
-    let (pair, folder, _) = prepare()?;
-    let program = compile("edges.c", &folder);
+    let (pair, folder, _) = prepare_server_test()?;
+    let program = compile_server("edges.c", &folder);
     Some((pair, folder, program))
 }
 
@@ -40,7 +40,7 @@ fn send_control_message(client: &UdpSocket, word: &str) -> EpollCounts {
     let port = SocketAddr::new(SERVER.parse().unwrap(), PORT + 1);
     client.send_to(word.as_bytes(), port).unwrap();
     let mut room = [0; 100];
-    let (length, from) = receive(client, &mut room);
+    let (length, from) = receive_datagram(client, &mut room);
     assert_eq!(from, port);
     let text = String::from_utf8(room[..length].to_vec()).unwrap();
     let numbers: Vec<u64> = text.split(' ').map(|number| number.parse().unwrap()).collect();
@@ -59,7 +59,7 @@ fn send_held_datagrams(client: &UdpSocket, before: u32) {
         client.send_to(&number.to_be_bytes(), server_address()).unwrap();
     }
     let mut room = [0; 100];
-    let answers = (0..=before).map(|_| receive(client, &mut room).0);
+    let answers = (0..=before).map(|_| receive_datagram(client, &mut room).0);
     assert_eq!(answers.last(), Some(4));
 }
 
@@ -69,7 +69,7 @@ fn release_datagrams(client: &UdpSocket, control_client: &UdpSocket, count: u32)
     send_control_message(control_client, "go");
     let mut room = [0; 100];
     for number in 0..count {
-        let (length, _) = receive(client, &mut room);
+        let (length, _) = receive_datagram(client, &mut room);
         assert_eq!(room[..length], number.to_be_bytes());
     }
 }
@@ -79,8 +79,9 @@ fn c1_edge_triggered_events_are_neither_lost_nor_repeated() {
     let Some((pair, _folder, program)) = prepare_edge_server() else { return };
     let program = program.display().to_string();
     for options in ["report,spin", "report,always", "report,always,delay=300"] {
-        let server = Server::start_with(&pair, options, &[&program, &PORT.to_string(), "both"]);
-        let (client, asker) = (server.client(), server.client());
+        let server =
+            Server::start_with_options(&pair, options, &[&program, &PORT.to_string(), "both"]);
+        let (client, asker) = (server.open_client_socket(), server.open_client_socket());
         exchange_numbered_datagrams(&client, 400);
         for _ in 0..20 {
             exchange_datagrams_at_once(&client, 64);
@@ -124,7 +125,7 @@ fn one_shot_and_exclusive_registrations_stay_with_the_kernel() {
     let program = program.display().to_string();
     for way in ["once", "exclusive"] {
         let server = Server::start(&pair, &[&program, &PORT.to_string(), way]);
-        let client = server.client();
+        let client = server.open_client_socket();
         exchange_numbered_datagrams(&client, 2 * DATAGRAMS_UNTIL_PROMOTION);
         exchange_datagrams_at_once(&client, 64);
         assert_eq!(attached_ingress_program_count(&pair), 0, "{way}");
@@ -138,8 +139,9 @@ fn one_shot_registration_reports_unread_ring_datagrams() {
     let Some((pair, _folder, program)) = prepare_edge_server() else { return };
     let program = program.display().to_string();
     for options in ["report,spin", "report,always"] {
-        let server = Server::start_with(&pair, options, &[&program, &PORT.to_string(), "turning"]);
-        let (client, asker) = (server.client(), server.client());
+        let server =
+            Server::start_with_options(&pair, options, &[&program, &PORT.to_string(), "turning"]);
+        let (client, asker) = (server.open_client_socket(), server.open_client_socket());
         exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
         exchange_datagrams_at_once(&client, 64);
         send_held_datagrams(&client, 20);

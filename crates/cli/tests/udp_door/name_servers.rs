@@ -1,8 +1,11 @@
 //! Tests of name servers from packages of the distribution. Their replies must be the same with and
 //! without a ring.
 
-use super::{PORT, REPLY_TIMEOUT, STREAMLINE, prepare, receive, reported_counts_per_socket};
-use crate::common::{Folder, Guard};
+use super::{
+    PORT, REPLY_TIMEOUT, STREAMLINE, prepare_server_test, receive_datagram,
+    reported_counts_per_socket,
+};
+use crate::common::{ChildGuard, Folder};
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
@@ -26,7 +29,7 @@ struct NameServer<'s> {
 
 /// Returns a DNS query with the id `number` for the IPv4 address of `hN.example`, where N is
 /// `number` modulo 50.
-fn query(number: u16) -> Vec<u8> {
+fn dns_query(number: u16) -> Vec<u8> {
     let mut bytes = [number.to_be_bytes(), [0, 0], [0, 1]].concat();
     bytes.extend([0; 6]);
     for label in [format!("h{}", number % 50), "example".to_owned()] {
@@ -41,7 +44,7 @@ fn query(number: u16) -> Vec<u8> {
 const CLIENT_SOCKET_COUNT: usize = 64;
 
 /// Sends `count` queries to a name server, and returns its replies.
-fn ask(pair: &NamespacePair, host: &str, count: u16) -> Vec<Vec<u8>> {
+fn ask_name_server(pair: &NamespacePair, host: &str, count: u16) -> Vec<Vec<u8>> {
     let server = SocketAddr::new(host.parse().unwrap(), PORT);
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let clients: Vec<UdpSocket> = pair.client.run_in_network_namespace(|| {
@@ -53,8 +56,8 @@ fn ask(pair: &NamespacePair, host: &str, count: u16) -> Vec<Vec<u8>> {
     let mut room = vec![0; 1 << 16];
     let answers = (0..count).map(|number| {
         let client = &clients[usize::from(number) % CLIENT_SOCKET_COUNT];
-        client.send_to(&query(number), server).unwrap();
-        let (length, from) = receive(client, &mut room);
+        client.send_to(&dns_query(number), server).unwrap();
+        let (length, from) = receive_datagram(client, &mut room);
         assert_eq!(from, server);
         room[..length].to_vec()
     });
@@ -64,8 +67,11 @@ fn ask(pair: &NamespacePair, host: &str, count: u16) -> Vec<Vec<u8>> {
 /// Runs a name server twice, without and with rings, and sends it the same queries. Asserts that
 /// the replies are equal, and that the server received most datagrams of the second run from the
 /// ring.
-fn compare_with_and_without_ring(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
-    let Some((pair, _folder, _)) = prepare() else { return };
+fn compare_answers_with_and_without_ring(
+    configuration: impl Fn(&str) -> String,
+    server: &NameServer<'_>,
+) {
+    let Some((pair, _folder, _)) = prepare_server_test() else { return };
     let Some(program) = need::require_command(server.program) else { return };
     let program = program.display().to_string();
     let folder = Folder::new();
@@ -79,7 +85,7 @@ fn compare_with_and_without_ring(configuration: impl Fn(&str) -> String, server:
     let mut daemon = pair.server.command(STREAMLINE);
     folder.set_environment(&mut daemon);
     let socket = folder.path().join("no-daemon");
-    let _daemon = Guard(daemon.arg("daemon").arg("--socket").arg(socket).spawn().unwrap());
+    let _daemon = ChildGuard(daemon.arg("daemon").arg("--socket").arg(socket).spawn().unwrap());
     wait_until("a daemon answers", || folder.run(&["ps"]).status == Some(0));
     let answers = [false, true].map(|is_ours| {
         let mut command = pair.server.command(if is_ours { STREAMLINE } else { &program });
@@ -91,10 +97,10 @@ fn compare_with_and_without_ring(configuration: impl Fn(&str) -> String, server:
         command.env("STREAMLINE_UDP", "report,spin");
         let output = File::create(folder.path().join("output")).unwrap();
         command.stdout(output.try_clone().unwrap()).stderr(output);
-        let mut process = Guard(command.spawn().unwrap());
+        let mut process = ChildGuard(command.spawn().unwrap());
         wait_until("the server answers", || folder.read("output").contains(server.ready));
         let count = if server.sockets == 1 { 600 } else { 3000 };
-        let asked = server.hosts.iter().map(|host| ask(&pair, host, count));
+        let asked = server.hosts.iter().map(|host| ask_name_server(&pair, host, count));
         let answers: Vec<_> = asked.collect();
         let number = process.0.id().to_string();
         assert!(Command::new("kill").arg(&number).status().unwrap().success());
@@ -153,7 +159,7 @@ fn compare_named_answers(threads: usize) {
         sockets: threads,
         shares_sockets: false,
     };
-    compare_with_and_without_ring(configuration, &server);
+    compare_answers_with_and_without_ring(configuration, &server);
 }
 
 /// Knot binds one socket per address family, and replies from the address that `IP_PKTINFO` or
@@ -186,7 +192,7 @@ fn compare_knot_answers(workers: usize) {
         sockets: workers,
         shares_sockets: false,
     };
-    compare_with_and_without_ring(configuration, &server);
+    compare_answers_with_and_without_ring(configuration, &server);
 }
 
 /// NSD opens its sockets before it forks its servers, so its processes share them.
@@ -220,5 +226,5 @@ fn compare_nsd_answers(servers: usize) {
         sockets: servers,
         shares_sockets: true,
     };
-    compare_with_and_without_ring(configuration, &server);
+    compare_answers_with_and_without_ring(configuration, &server);
 }

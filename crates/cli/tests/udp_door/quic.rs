@@ -1,8 +1,8 @@
 //! Test of a QUIC server from a package of the distribution (ngtcp2), whose replies must be the
 //! same with and without a ring. [FEATURES C1]
 
-use super::{PORT, STREAMLINE, prepare, reported_counts_per_socket};
-use crate::common::{Folder, Guard};
+use super::{PORT, STREAMLINE, prepare_server_test, reported_counts_per_socket};
+use crate::common::{ChildGuard, Folder};
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
@@ -51,7 +51,7 @@ fn exchange_files(pair: &NamespacePair, is_ours: bool) -> Option<([Vec<u8>; 2], 
     command.env("STREAMLINE_UDP", "report,spin");
     let output = File::create(path("output")).unwrap();
     command.stdout(output.try_clone().unwrap()).stderr(output);
-    let mut process = Guard(command.spawn().unwrap());
+    let mut process = ChildGuard(command.spawn().unwrap());
     let ready = || run_client(pair, &client, place, &["-m", "HEAD"]);
     wait_until("the server answers", ready);
     let received = [&["-m", "GET"][..], &["-m", "POST", "-d", &path("documents/file")]];
@@ -70,7 +70,7 @@ fn exchange_files(pair: &NamespacePair, is_ours: bool) -> Option<([Vec<u8>; 2], 
 
 #[test]
 fn quic_server_answers_from_its_ring_as_from_its_socket() {
-    let Some((pair, ..)) = prepare() else { return };
+    let Some((pair, ..)) = prepare_server_test() else { return };
     let Some((by_kernel, _)) = exchange_files(&pair, false) else { return };
     let Some((by_ring, output)) = exchange_files(&pair, true) else { return };
     assert!(by_kernel == by_ring, "{output}");

@@ -3,9 +3,10 @@
 //! [FEATURES C1]
 
 use super::{
-    PORT, REPLY_TIMEOUT, STREAMLINE, prepare, receive, reported_counts_per_socket, server_address,
+    PORT, REPLY_TIMEOUT, STREAMLINE, prepare_server_test, receive_datagram,
+    reported_counts_per_socket, server_address,
 };
-use crate::common::{Folder, Guard};
+use crate::common::{ChildGuard, Folder};
 use std::fs::File;
 use std::net::UdpSocket;
 use std::process::Command;
@@ -15,7 +16,7 @@ use testkit::{need, wait_until};
 /// A server program under `streamline exec`.
 struct Service {
     folder: Folder,
-    process: Guard,
+    process: ChildGuard,
 }
 
 impl Service {
@@ -38,7 +39,7 @@ impl Service {
         command.env("STREAMLINE_UDP", "report,spin");
         let output = File::create(folder.path().join("output")).unwrap();
         command.stdout(output.try_clone().unwrap()).stderr(output);
-        let process = Guard(command.spawn().unwrap());
+        let process = ChildGuard(command.spawn().unwrap());
         Some(Self { folder, process })
     }
 
@@ -51,7 +52,7 @@ impl Service {
     }
 }
 
-fn client(pair: &NamespacePair) -> UdpSocket {
+fn open_client_socket(pair: &NamespacePair) -> UdpSocket {
     let client = pair.client.run_in_network_namespace(|| UdpSocket::bind("0.0.0.0:0").unwrap());
     client.set_read_timeout(Some(REPLY_TIMEOUT)).unwrap();
     client
@@ -60,7 +61,7 @@ fn client(pair: &NamespacePair) -> UdpSocket {
 /// chronyd requests timestamps from the kernel (`SO_TIMESTAMPING`), so its socket is not promoted.
 #[test]
 fn chronyd_answers_from_its_socket_with_a_note() {
-    let Some((pair, ..)) = prepare() else { return };
+    let Some((pair, ..)) = prepare_server_test() else { return };
     let configure = |place: &str| {
         format!(
             "local stratum 1\nallow all\nport {PORT}\ncmdport 0\nbindaddress {SERVER}\n\
@@ -71,12 +72,12 @@ fn chronyd_answers_from_its_socket_with_a_note() {
     let Some(service) = Service::start(&pair, "chronyd", &words, configure) else { return };
     let bound = || service.folder.read("output").contains("Running with root privileges");
     wait_until("chronyd runs", bound);
-    let client = client(&pair);
+    let client = open_client_socket(&pair);
     for number in 1..=200_u64 {
         let request = [&[0x23][..], &[0; 39], &number.to_be_bytes()].concat();
         client.send_to(&request, server_address()).unwrap();
         let mut answer = [0; 100];
-        let (length, from) = receive(&client, &mut answer);
+        let (length, from) = receive_datagram(&client, &mut answer);
         assert_eq!((length, from), (48, server_address()));
         // The reply must be an NTP server response of stratum 1 to this request.
         assert_eq!((answer[0] & 7, answer[1], &answer[24..32]), (4, 1, &request[40..]));
@@ -90,7 +91,7 @@ fn chronyd_answers_from_its_socket_with_a_note() {
 #[test]
 fn rsyslogd_writes_each_message_from_its_ring() {
     const MESSAGE_COUNT: usize = 1000;
-    let Some((pair, ..)) = prepare() else { return };
+    let Some((pair, ..)) = prepare_server_test() else { return };
     let configure = |place: &str| {
         format!(
             "module(load=\"imudp\")\n\
@@ -101,7 +102,7 @@ fn rsyslogd_writes_each_message_from_its_ring() {
     };
     let words = ["-n", "-f", "FOLDER/configuration", "-i", "FOLDER/process"];
     let Some(service) = Service::start(&pair, "rsyslogd", &words, configure) else { return };
-    let client = client(&pair);
+    let client = open_client_socket(&pair);
     let lines = || std::fs::read_to_string(service.folder.path().join("lines")).unwrap_or_default();
     let send = |text: &str| {
         let message = format!("<13>Nov 29 17:00:00 host tag: {text}");

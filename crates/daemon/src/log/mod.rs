@@ -7,13 +7,13 @@
 //! missing. Nothing is logged per block.
 
 mod journal;
-mod limits;
+mod rate_limits;
 mod record;
 
 pub use record::{EventKind, Level, Record};
 
 use journal::Journal;
-use limits::UserLogRateLimits;
+use rate_limits::UserLogRateLimits;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -64,15 +64,15 @@ impl Log {
     /// datagrams.
     pub fn open(form: &LogForm) -> Result<Self, LogError> {
         let target = match form {
-            LogForm::Text => Target::Text,
-            LogForm::Json => Target::Json,
-            LogForm::Journal(socket) => Target::Journal(open_journal(socket)?),
+            LogForm::Text => LogTarget::Text,
+            LogForm::Json => LogTarget::Json,
+            LogForm::Journal(socket) => LogTarget::Journal(open_journal(socket)?),
             // Standard error is connected to the journal, too, so text loses only the separate
             // fields.
             LogForm::Automatic if is_journal_stream() => {
-                open_journal(Path::new(JOURNAL_SOCKET)).map_or(Target::Text, Target::Journal)
+                open_journal(Path::new(JOURNAL_SOCKET)).map_or(LogTarget::Text, LogTarget::Journal)
             }
-            LogForm::Automatic => Target::Text,
+            LogForm::Automatic => LogTarget::Text,
         };
         let writer = Writer { target, limits: UserLogRateLimits::default(), dropped_lines: 0 };
         Ok(Self(Some(Arc::new(Mutex::new(writer)))))
@@ -110,7 +110,7 @@ fn open_journal(socket: &Path) -> Result<Journal, LogError> {
 const LOG_LINE_BYTES_MAX: usize = 4096;
 
 #[derive(Debug)]
-enum Target {
+enum LogTarget {
     Text,
     Json,
     Journal(Journal),
@@ -118,7 +118,7 @@ enum Target {
 
 #[derive(Debug)]
 struct Writer {
-    target: Target,
+    target: LogTarget,
     limits: UserLogRateLimits,
     /// Number of lines dropped since the last line was written. A line is dropped if writing it
     /// would block.
@@ -127,7 +127,7 @@ struct Writer {
 
 impl Writer {
     fn write(&mut self, record: &Record) {
-        let (written, suppressed) = self.limits.admit(record.uid, sys::clock::monotonic_ns());
+        let (written, suppressed) = self.limits.admit_line(record.uid, sys::clock::monotonic_ns());
         self.write_suppressed_counts(&suppressed);
         if written {
             self.write_record_or_count_drop(record);
@@ -166,13 +166,13 @@ impl Writer {
     /// Writes the line to the target without blocking. Returns true if it was written.
     fn send(&self, record: &Record) -> bool {
         match &self.target {
-            Target::Text => {
+            LogTarget::Text => {
                 write_stderr_line(&record.bounded_line(LOG_LINE_BYTES_MAX, Record::to_text))
             }
-            Target::Json => {
+            LogTarget::Json => {
                 write_stderr_line(&record.bounded_line(LOG_LINE_BYTES_MAX, Record::to_json))
             }
-            Target::Journal(journal) => journal.send(record).is_ok(),
+            LogTarget::Journal(journal) => journal.send(record).is_ok(),
         }
     }
 }

@@ -163,7 +163,7 @@ impl Record {
 
     /// Formats the line as text: time, severity and sentence, without control characters.
     pub(super) fn to_text(&self) -> String {
-        let (time, level, what) = (timestamp(), self.level.name(), self.sentence());
+        let (time, level, what) = (current_timestamp(), self.level.name(), self.sentence());
         format!("{time} {level}: {}\n", VisibleText(&what))
     }
 
@@ -176,7 +176,7 @@ impl Record {
             #[serde(flatten)]
             record: &'r Record,
         }
-        let line = JsonLine { version: JSON_VERSION, time: timestamp(), record: self };
+        let line = JsonLine { version: JSON_VERSION, time: current_timestamp(), record: self };
         // Only numbers and texts are serialized, so this cannot fail.
         format!("{}\n", EscapedJson(&serde_json::to_string(&line).unwrap_or_default()))
     }
@@ -236,7 +236,7 @@ fn push_field(out: &mut Vec<u8>, name: &str, value: &str) {
 }
 
 /// Formats the current time in UTC with microseconds, as in RFC 3339.
-fn timestamp() -> String {
+fn current_timestamp() -> String {
     format!("{:.6}", Timestamp::now())
 }
 
@@ -253,7 +253,7 @@ fn shorten(text: &str, chars_max: usize) -> String {
 mod tests {
     use super::*;
 
-    fn started() -> Record {
+    fn path_started_record() -> Record {
         Record {
             path: Some(3),
             name: Some("web".to_owned()),
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn journal_form_has_a_field_per_property() {
-        let bytes = started().to_journal();
+        let bytes = path_started_record().to_journal();
         let text = String::from_utf8_lossy(&bytes);
         assert!(text.contains("\nPRIORITY=6\nSYSLOG_IDENTIFIER=streamline\n"), "{text}");
         assert!(text.contains("\nSTREAMLINE_EVENT=path-started\n"), "{text}");
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn text_form_is_one_line_without_control_characters() {
-        let text = started().to_text();
+        let text = path_started_record().to_text();
         assert!(text.ends_with(" info: path 3 web started: rx lo· | count\n"), "{text}");
         assert_eq!(text.matches('\n').count(), 1);
         let time = text.split(' ').next().unwrap();
@@ -286,11 +286,11 @@ mod tests {
 
     #[test]
     fn json_form_omits_absent_properties_and_long_lines_shrink() {
-        let object: Value = serde_json::from_str(&started().to_json()).unwrap();
+        let object: Value = serde_json::from_str(&path_started_record().to_json()).unwrap();
         assert_eq!(object["request"], "rx lo\n | count");
         assert_eq!((object["version"].as_u64(), object["path"].as_u64()), (Some(1), Some(3)));
         assert!(object.get("status").is_none());
-        let long = Record { request: Some("\u{202e}".repeat(9000)), ..started() };
+        let long = Record { request: Some("\u{202e}".repeat(9000)), ..path_started_record() };
         for form in [Record::to_json, Record::to_text] {
             let line = long.bounded_line(4096, form);
             assert!(line.len() <= 4096 && line.contains('…'), "{}", line.len());

@@ -50,7 +50,7 @@ enum Principal {
 pub(super) type NumberLookup<'n> = &'n dyn Fn(&str) -> Option<u32>;
 
 impl InterfaceGrant {
-    pub(super) fn read(
+    pub(super) fn from_entry(
         written: GrantEntry,
         (users, groups): (NumberLookup<'_>, NumberLookup<'_>),
     ) -> Result<Self, String> {
@@ -82,7 +82,7 @@ impl InterfaceGrant {
 
     /// Returns true if the entry lets its users take flows from its interfaces, away from other
     /// receivers.
-    pub(super) const fn may_take(&self) -> bool {
+    pub(super) const fn may_take_flows(&self) -> bool {
         self.take
     }
 

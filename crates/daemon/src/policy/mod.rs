@@ -117,7 +117,7 @@ const QUOTA_DEFAULT: Quota = Quota {
 fn default_kernel_filters() -> Vec<String> {
     let entries = MachineRegistry::descriptions().filter(|entry| {
         let in_kernel = entry.emit_twin.is_some()
-            || MachineRegistry::Local.endpoint(entry).attach_point.is_some();
+            || MachineRegistry::Local.endpoint_facts(entry).attach_point.is_some();
         in_kernel && entry.twin_right.is_none()
     });
     entries.map(|entry| entry.name.to_owned()).collect()
@@ -184,7 +184,7 @@ impl Policy {
             open: written
                 .open
                 .into_iter()
-                .map(|written| InterfaceGrant::read(written, numbers))
+                .map(|written| InterfaceGrant::from_entry(written, numbers))
                 .collect::<Result<_, _>>()?,
         })
     }
@@ -224,8 +224,13 @@ impl Policy {
 
     /// Returns true if the peer may take flows from an interface, which withholds their frames from
     /// other receivers (see [`grants`]).
-    pub(crate) fn may_take(&self, who: &Credentials, interface: &str, netns: Option<&str>) -> bool {
-        let mut open = self.open.iter().filter(|open| open.may_take());
+    pub(crate) fn may_take_flows(
+        &self,
+        who: &Credentials,
+        interface: &str,
+        netns: Option<&str>,
+    ) -> bool {
+        let mut open = self.open.iter().filter(|open| open.may_take_flows());
         self.is_unrestricted(who.uid)
             || open.any(|open| open.covers_peer(who) && open.has_interface(interface, netns))
     }

@@ -1,7 +1,7 @@
 //! Acceptance of connections, within the quota of each user.
 
 use super::client::{self, Client, DescriptorKind};
-use super::event_loop::{FIRST_CLIENT, Server};
+use super::event_loop::{FIRST_CLIENT_ID, Server};
 use abi::access::Credentials;
 use member::connection::Connection;
 use member::faults;
@@ -57,7 +57,7 @@ impl Server {
     /// Accepts up to [`ACCEPTS_PER_EVENT`] pending connections of the listening socket with index
     /// `socket`. Returns true if the kernel refuses to accept one, for example for lack of
     /// descriptors or memory.
-    pub(super) fn accept(&mut self, socket: u64) -> bool {
+    pub(super) fn accept_connections(&mut self, socket: u64) -> bool {
         for _ in 0..ACCEPTS_PER_EVENT {
             let place = usize::try_from(socket).ok().and_then(|place| self.sockets.get(place));
             let Some((listener, form)) = place else { return false };
@@ -104,7 +104,7 @@ impl Server {
         who: Credentials,
         process: i32,
     ) -> sys::Result<()> {
-        let id = self.next.max(FIRST_CLIENT);
+        let id = self.next.max(FIRST_CLIENT_ID);
         self.next = id + 1;
         self.watcher.watch(
             &connection,
@@ -121,9 +121,9 @@ impl Server {
     /// paths, because it has root's rights, whichever user runs the daemon. Only one such socket
     /// exists at a time.
     pub fn open_internal_socket(&mut self) -> sys::Result<OwnedFd> {
-        let (near, far) = sys::descriptor::pair()?;
+        let (near, far) = sys::descriptor::socket_pair()?;
         let number = client::encode_event_number(
-            client::internal::INTERNAL_SOCKET_EVENT,
+            client::internal_events::INTERNAL_SOCKET_EVENT,
             DescriptorKind::Listener,
         );
         self.watcher.watch(&near, number, EventInterest::Read)?;

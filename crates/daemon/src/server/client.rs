@@ -3,7 +3,7 @@
 use super::kernel::commands::RequestState;
 use super::store::{KnownRequestState, ServiceManagerStore, discard_connection};
 use abi::access::Credentials;
-use engine::kernel::point::Keeper as _;
+use engine::kernel::shared_attach_point::DescriptorKeeper as _;
 use member::connection::Connection;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -63,7 +63,7 @@ pub(super) enum DescriptorKind {
 /// Event numbers of descriptors that belong to no client and are not listening sockets; their kind
 /// is [`Listener`](DescriptorKind::Listener). The numbers are large, because the listening sockets
 /// have the numbers from 0 on, and a service manager may pass any number of them.
-pub(super) mod internal {
+pub(super) mod internal_events {
     const FIRST_INTERNAL_EVENT: u64 = 1 << 32;
     /// Event number of the stop descriptor.
     pub(in crate::server) const STOP_EVENT: u64 = FIRST_INTERNAL_EVENT;
@@ -80,7 +80,7 @@ pub(super) const fn encode_event_number(id: u64, part: DescriptorKind) -> u64 {
 }
 
 /// Decodes an event number into the client number and the kind of descriptor.
-pub(super) const fn decode_number(number: u64) -> (u64, DescriptorKind) {
+pub(super) const fn decode_event_number(number: u64) -> (u64, DescriptorKind) {
     let part = match number & 3 {
         0 => DescriptorKind::Connection,
         1 => DescriptorKind::Process,

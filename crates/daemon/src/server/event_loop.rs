@@ -1,6 +1,6 @@
 //! State of the server, its start, and the loop that dispatches events.
 
-use super::client::internal::{COMPLETION_EVENT, INTERNAL_SOCKET_EVENT, STOP_EVENT};
+use super::client::internal_events::{COMPLETION_EVENT, INTERNAL_SOCKET_EVENT, STOP_EVENT};
 use super::client::{self, Client, DescriptorKind};
 use super::kernel::commands::AdoptedRequests;
 use super::kernel::queue::KernelQueue;
@@ -51,7 +51,7 @@ pub struct Server {
 }
 
 /// Number of the first client. Each further client gets the next number.
-pub(super) const FIRST_CLIENT: u64 = 16;
+pub(super) const FIRST_CLIENT_ID: u64 = 16;
 /// Maximum number of clients connected at the same time.
 const CLIENTS_MAX: usize = 4096;
 /// Pause before the next accept after the kernel ran out of descriptors or memory.
@@ -105,7 +105,7 @@ impl Server {
         policy: Policy,
         steps: &RollbackLog,
     ) -> Result<Self, DirectoryError> {
-        let mut kept = store::sort_stored_descriptors(given);
+        let mut kept = store::group_stored_descriptors(given);
         let sockets = std::mem::take(&mut kept.sockets);
         if sockets.is_empty() {
             return Self::open_with_stored_objects(directory, true, policy, (steps, kept));
@@ -168,7 +168,7 @@ impl Server {
             clients: BTreeMap::new(),
             per_user: BTreeMap::new(),
             pending_disconnects: Vec::new(),
-            next: FIRST_CLIENT,
+            next: FIRST_CLIENT_ID,
             started: wall_clock_seconds(),
             // A client that is a path uses three descriptors. The remaining descriptors are a
             // reserve.
@@ -187,7 +187,7 @@ impl Server {
         policy: &Policy,
         (steps, kept): (&RollbackLog, Vec<(String, OwnedFd)>),
     ) -> Result<(EpollWatcher, KernelQueue, AdoptedRequests), DirectoryError> {
-        steps.announce(StepResource::Descriptor, "what watches descriptors")?;
+        steps.announce_creation(StepResource::Descriptor, "what watches descriptors")?;
         let watcher = EpollWatcher::new()?;
         for (number, (socket, _)) in (0..).zip(sockets) {
             watcher.watch(
@@ -196,7 +196,7 @@ impl Server {
                 EventInterest::Read,
             )?;
         }
-        steps.announce(StepResource::Thread, "what runs lines in the kernel")?;
+        steps.announce_creation(StepResource::Thread, "what runs lines in the kernel")?;
         let (kernel, running) = KernelQueue::start_and_adopt(policy, &watcher, (kept, steps))?;
         Ok((watcher, kernel, running))
     }
@@ -220,7 +220,7 @@ impl Server {
                 paused |= self.handle_event(event);
             }
             if paused != pause.is_some() {
-                self.watch_listeners(!paused);
+                self.set_listeners_watched(!paused);
             }
             self.disconnect_leaving_clients();
         }
@@ -229,7 +229,7 @@ impl Server {
     /// Handles an event. Returns true if the server must pause accepting connections because
     /// resources are exhausted.
     fn handle_event(&mut self, event: WatchEvent) -> bool {
-        let (id, part) = client::decode_number(event.number);
+        let (id, part) = client::decode_event_number(event.number);
         match part {
             DescriptorKind::Listener if id == COMPLETION_EVENT => {
                 self.handle_completions();
@@ -237,17 +237,17 @@ impl Server {
             DescriptorKind::Listener if id == INTERNAL_SOCKET_EVENT => {
                 self.accept_internal_connections()
             }
-            DescriptorKind::Listener => return self.accept(id),
+            DescriptorKind::Listener => return self.accept_connections(id),
             DescriptorKind::Process => self.pending_disconnects.push(id),
             DescriptorKind::Admissions => self.drain_admission_socket(id),
-            DescriptorKind::Connection => self.receive(id, event),
+            DescriptorKind::Connection => self.handle_connection_event(id, event),
         }
         false
     }
 
     /// Starts watching the listening sockets if `listens` is true, and stops watching them
     /// otherwise.
-    fn watch_listeners(&self, listens: bool) {
+    fn set_listeners_watched(&self, listens: bool) {
         for (number, (socket, _)) in (0..).zip(&self.sockets) {
             let number = client::encode_event_number(number, DescriptorKind::Listener);
             // A failure needs no handling, because the next pause tries again.
@@ -282,7 +282,7 @@ impl Server {
             drop(client);
             if let Some(entry) = gone {
                 self.log_path_end(&entry, ended);
-                self.announce("went", &entry);
+                self.announce_path_event("went", &entry);
             }
         }
     }

@@ -53,11 +53,11 @@ impl Server {
         // A path that knows its plan reports the change by itself, with the ledger.
         let reports = plan.is_some();
         if let Some(entry) = self.registry.replace_request(number, (line, plan))?.cloned() {
-            store::replace_entry(&entry);
+            store::replace_stored_entry(&entry);
             if !reports {
                 self.log_path_event(EventKind::PathChanged, &entry, "changed");
             }
-            self.announce("changed", &entry);
+            self.announce_path_event("changed", &entry);
         }
         Ok(CallReplies::single(&NoParameters {}))
     }

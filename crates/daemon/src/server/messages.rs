@@ -5,7 +5,7 @@ use super::client::{DescriptorKind, encode_event_number};
 use super::event_loop::Server;
 use super::registry::PathEntry;
 use member::connection::Received;
-use member::protocol::Event;
+use member::protocol::PathListEvent;
 use member::varlink::{Call, Fault, Reply};
 use std::os::fd::OwnedFd;
 use sys::descriptor_closer::ForeignDescriptor;
@@ -20,7 +20,7 @@ impl Server {
     /// Handles an event on a client's connection: sends queued replies, and handles or defers up to
     /// [`MESSAGES_PER_EVENT`] messages. Disconnects a client that has hung up, sends too long a
     /// message, or makes too many calls while it waits.
-    pub(super) fn receive(&mut self, id: u64, event: WatchEvent) {
+    pub(super) fn handle_connection_event(&mut self, id: u64, event: WatchEvent) {
         if event.writable {
             self.flush_replies(id);
         }
@@ -30,7 +30,11 @@ impl Server {
                 Received::Pending => return,
                 Received::Closed => return self.pending_disconnects.push(id),
                 Received::TooLong => {
-                    self.send(id, Reply::from(&Fault::invalid_parameter("message")), Vec::new());
+                    self.send_reply(
+                        id,
+                        Reply::from(&Fault::invalid_parameter("message")),
+                        Vec::new(),
+                    );
                     return self.pending_disconnects.push(id);
                 }
                 // Replies must be in the order of the calls.
@@ -67,7 +71,7 @@ impl Server {
     fn handle_message(&mut self, id: u64, bytes: &[u8], descriptors: Vec<ForeignDescriptor>) {
         let Ok(call) = Call::read(bytes) else {
             // A peer that does not speak Varlink receives one error and is disconnected.
-            self.send(id, Reply::from(&Fault::invalid_parameter("message")), Vec::new());
+            self.send_reply(id, Reply::from(&Fault::invalid_parameter("message")), Vec::new());
             return self.pending_disconnects.push(id);
         };
         let answered = self.call_method(id, &call, descriptors);
@@ -84,15 +88,15 @@ impl Server {
                 for (place, (parameters, descriptors)) in answer.replies.into_iter().enumerate() {
                     let continues = continues || place + 1 < replies;
                     let reply = Reply { continues, ..Reply::new(&parameters) };
-                    self.send(id, reply, descriptors);
+                    self.send_reply(id, reply, descriptors);
                 }
             }
-            Err(fault) => self.send(id, Reply::from(&fault), Vec::new()),
+            Err(fault) => self.send_reply(id, Reply::from(&fault), Vec::new()),
         }
     }
 
     /// Queues a reply. Disconnects a client that reads its replies too slowly.
-    pub(super) fn send(&mut self, id: u64, reply: Reply, descriptors: Vec<OwnedFd>) {
+    pub(super) fn send_reply(&mut self, id: u64, reply: Reply, descriptors: Vec<OwnedFd>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let number = encode_event_number(id, DescriptorKind::Connection);
         let connection = &mut client.connection;
@@ -129,7 +133,7 @@ impl Server {
 
     /// Notifies clients that a path was registered (`came`), changed or removed (`went`). The
     /// clients are those that watch the paths and may see this path.
-    pub(super) fn announce(&mut self, event: &str, entry: &PathEntry) {
+    pub(super) fn announce_path_event(&mut self, event: &str, entry: &PathEntry) {
         let watches = self.clients.iter().filter(|(_, client)| client.watches);
         let visible: Vec<_> = watches
             .filter_map(|(id, client)| {
@@ -137,9 +141,9 @@ impl Server {
             })
             .collect();
         for (id, path) in visible {
-            let event = Event { event: event.to_owned(), path };
+            let event = PathListEvent { event: event.to_owned(), path };
             let reply = Reply { continues: true, ..Reply::new(&event) };
-            self.send(id, reply, Vec::new());
+            self.send_reply(id, reply, Vec::new());
         }
     }
 }

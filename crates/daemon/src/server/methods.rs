@@ -9,14 +9,15 @@ use crate::directory::{Directory, command_name};
 use crate::log::EventKind;
 use crate::policy::Visibility;
 use engine::ids::IdRange;
-use engine::kernel::point::{RequestStatus, SharingDomain};
+use engine::kernel::shared_attach_point::{RequestStatus, SharingDomain};
 use member::connection::Connection;
 use member::daemon_directories::PACKET_SOCKET;
 use member::faults;
 use member::protocol::{
-    About, Admit, Amount, Connect, ConnectReply, CountParameters, DbufIds, Event, KernelProgram,
-    KernelPrograms, KernelRequest, KernelStep, NoParameters, PathList, PathNumber, Permissions,
-    Quota, Register, RegisteredPath, SetTaps,
+    AdmitParameters, Amount, ConnectParameters, ConnectReply, CountParameters, DaemonDescription,
+    DbufIds, KernelProgram, KernelPrograms, KernelRequest, KernelStep, NoParameters, PathList,
+    PathListEvent, PathNumber, Permissions, Quota, RegisterParameters, RegisteredPath,
+    SetTapsParameters,
 };
 use member::varlink::{Call, Fault, REPLY_BYTES_MAX, interface};
 use serde::Serialize;
@@ -107,21 +108,23 @@ impl Server {
                 let asked = call.deserialize_parameters()?;
                 self.attach(id, asked, call.more)
             }
-            "Switch" => call.deserialize_parameters().and_then(|NoParameters {}| self.switch(id)),
+            "Switch" => {
+                call.deserialize_parameters().and_then(|NoParameters {}| self.queue_switch(id))
+            }
             "Detach" => call.deserialize_parameters().and_then(|NoParameters {}| self.detach(id)),
             "Count" => {
                 let CountParameters { number } = call.deserialize_parameters()?;
-                self.count(id, number)
+                self.queue_counter_report(id, number)
             }
             "SetTaps" => {
-                let SetTaps { open } = call.deserialize_parameters()?;
+                let SetTapsParameters { open } = call.deserialize_parameters()?;
                 self.set_taps(id, &open)
             }
             "Sharing" => call
                 .deserialize_parameters()
                 .and_then(|NoParameters {}| self.queue_program_report(id)),
             "Connect" => {
-                let Connect { path } = call.deserialize_parameters()?;
+                let ConnectParameters { path } = call.deserialize_parameters()?;
                 self.connect_path(id, &path)
             }
             _ => Err(Fault::method_not_found(&call.method)),
@@ -137,8 +140,8 @@ impl Server {
         Ok(CallReplies::single(&DbufIds { first, count }))
     }
 
-    fn describe_daemon(&self) -> About {
-        About {
+    fn describe_daemon(&self) -> DaemonDescription {
+        DaemonDescription {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             process: std::process::id(),
             uid: sys::process::effective_ids().0,
@@ -274,7 +277,7 @@ impl Server {
         client.watches = true;
         let uid = client.credentials.uid;
         let status = self.registry.iter().filter_map(|entry| entry.status(uid, &self.policy));
-        let event = |path| Event { event: "present".to_owned(), path };
+        let event = |path| PathListEvent { event: "present".to_owned(), path };
         let value = |event| serde_json::to_value(event).unwrap_or_default();
         let replies = status.map(|path| (value(event(path)), Vec::new())).collect();
         Ok(CallReplies { replies, continues: true })
@@ -283,7 +286,7 @@ impl Server {
     fn register_path(
         &mut self,
         id: u64,
-        wanted: Register,
+        wanted: RegisterParameters,
         descriptors: Vec<ForeignDescriptor>,
     ) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
@@ -291,14 +294,16 @@ impl Server {
             return Err(faults::refused("path", "this connection has already registered a path"));
         }
         let untaken = |error: sys::Error| faults::refused("path", &error.to_string());
-        self.steps.announce(StepResource::Descriptor, "the process of a path").map_err(untaken)?;
+        self.steps
+            .announce_creation(StepResource::Descriptor, "the process of a path")
+            .map_err(untaken)?;
         let admissions = extract_admission_socket(client, descriptors)?;
         let gone = |_| faults::refused("process", "it has ended");
         let process = local_socket::open_peer_pidfd(client.connection.as_fd()).map_err(gone)?;
         let who = (client.credentials.uid, client.process);
         let entry = self.add_path(id, who, wanted)?;
         let number = entry.number;
-        if let Err(error) = self.steps.announce(StepResource::Entry, "a path") {
+        if let Err(error) = self.steps.announce_creation(StepResource::Entry, "a path") {
             self.registry.remove(number);
             return Err(untaken(error));
         }
@@ -321,13 +326,18 @@ impl Server {
         client.path = Some(PathProcess { number, process, admissions, ended: None });
         self.steps.announce_step("a path is registered");
         self.log_path_event(EventKind::PathStarted, &entry, "started");
-        self.announce("came", &entry);
+        self.announce_path_event("came", &entry);
         Ok(CallReplies::single(&PathNumber { number }))
     }
 
     /// Adds a path to the registry. If this fails, disconnects the clients of the user that have
     /// already hung up, which removes their paths, and tries again.
-    fn add_path(&mut self, id: u64, who: (u32, i32), wanted: Register) -> Result<PathEntry, Fault> {
+    fn add_path(
+        &mut self,
+        id: u64,
+        who: (u32, i32),
+        wanted: RegisterParameters,
+    ) -> Result<PathEntry, Fault> {
         let paths_max = self.policy.quota(who.0).paths;
         let entered =
             self.registry.add(who, wanted.clone(), paths_max, wall_clock_seconds()).cloned();
@@ -362,13 +372,16 @@ impl Server {
             return Err(faults::busy(wanted));
         }
         let busy = |_| faults::busy(wanted);
-        let (near, far) = sys::descriptor::pair().map_err(busy)?;
+        let (near, far) = sys::descriptor::socket_pair().map_err(busy)?;
         let process = worker.process.try_clone().map_err(|_| faults::busy(wanted))?;
-        let admit = Call { oneway: true, ..Call::new("io.streamline.path.Admit", &Admit { uid }) };
+        let admit = Call {
+            oneway: true,
+            ..Call::new("io.streamline.path.Admit", &AdmitParameters { uid })
+        };
         // Failures other than a hangup, such as a lack of memory, leave the path registered.
         let sent = worker.admissions.send(admit.to_bytes(), vec![far]);
         match sent {
-            Err(_) if local_socket::is_gone(&worker.admissions) => Err(gone()),
+            Err(_) if local_socket::is_peer_gone(&worker.admissions) => Err(gone()),
             Ok(()) if !worker.admissions.has_unsent_messages() => {
                 Ok(CallReplies::single_with_descriptors(&connected, vec![near, process]))
             }

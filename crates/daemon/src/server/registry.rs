@@ -6,7 +6,7 @@
 use crate::policy::{Policy, Visibility};
 use buffer::name::{Address, Error as NameError};
 use member::faults;
-use member::protocol::{REQUEST_BYTES_MAX, Register, RegisteredPath};
+use member::protocol::{REQUEST_BYTES_MAX, RegisterParameters, RegisteredPath};
 use member::varlink::Fault;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ impl Registry {
     pub(crate) fn add(
         &mut self,
         (uid, process): (u32, i32),
-        wanted: Register,
+        wanted: RegisterParameters,
         paths_max: Option<u64>,
         now: u64,
     ) -> Result<&PathEntry, Fault> {
@@ -62,7 +62,7 @@ impl Registry {
             return Err(faults::quota_exceeded("paths", limit));
         }
         let number = self.allocate_number(wanted.number);
-        let Register { name, line, log, started, plan, .. } = wanted;
+        let RegisterParameters { name, line, log, started, plan, .. } = wanted;
         let started = started.filter(|started| *started <= now).unwrap_or(now);
         let entry = PathEntry { number, name, uid, process, line, log, started, plan };
         Ok(self.entries.entry(number).or_insert(entry))
@@ -246,12 +246,20 @@ mod tests {
     const ALICE: u32 = 1001;
     const BOB: u32 = 1002;
 
-    fn test_registration(name: &str) -> Register {
+    fn test_registration(name: &str) -> RegisterParameters {
         let name = Some(name.to_owned()).filter(|name| !name.is_empty());
-        Register { name, line: "rx lo | count".to_owned(), ..Register::default() }
+        RegisterParameters {
+            name,
+            line: "rx lo | count".to_owned(),
+            ..RegisterParameters::default()
+        }
     }
 
-    fn add_path(registry: &mut Registry, uid: u32, register: Register) -> Result<u32, String> {
+    fn add_path(
+        registry: &mut Registry,
+        uid: u32,
+        register: RegisterParameters,
+    ) -> Result<u32, String> {
         let added = registry.add((uid, 77), register, Some(3), 1000);
         added.map(|entry| entry.number).map_err(|fault| fault.name)
     }
@@ -266,16 +274,24 @@ mod tests {
         assert_eq!(add_path(&mut registry, ALICE, test_registration("")), Ok(3));
         registry.remove(2);
         assert_eq!(
-            add_path(&mut registry, ALICE, Register { number: Some(2), ..test_registration("") }),
+            add_path(
+                &mut registry,
+                ALICE,
+                RegisterParameters { number: Some(2), ..test_registration("") }
+            ),
             Ok(2)
         );
         let exceeded_limit = add_path(&mut registry, ALICE, test_registration(""));
         assert_eq!(exceeded_limit, Err("io.streamline.QuotaExceeded".to_owned()));
         assert_eq!(
-            add_path(&mut registry, BOB, Register { number: Some(2), ..test_registration("") }),
+            add_path(
+                &mut registry,
+                BOB,
+                RegisterParameters { number: Some(2), ..test_registration("") }
+            ),
             Ok(4)
         );
-        let preferred = Register { number: Some(u32::MAX), ..test_registration("") };
+        let preferred = RegisterParameters { number: Some(u32::MAX), ..test_registration("") };
         assert_eq!(add_path(&mut registry, BOB, preferred), Ok(5));
         assert_eq!(registry.user_path_count(ALICE), 3);
     }
@@ -289,16 +305,22 @@ mod tests {
             assert_eq!(refused, Err("io.streamline.Refused".to_owned()), "{name:?}");
         }
         for line in [String::new(), "a\u{1b}[2Jb".to_owned(), "x".repeat(REQUEST_BYTES_MAX + 1)] {
-            let refused =
-                add_path(&mut registry, ALICE, Register { line, ..test_registration("x") });
+            let refused = add_path(
+                &mut registry,
+                ALICE,
+                RegisterParameters { line, ..test_registration("x") },
+            );
             assert_eq!(refused, Err("io.streamline.Refused".to_owned()));
         }
         let log = Some("relative".to_owned());
         assert!(
-            add_path(&mut registry, ALICE, Register { log, ..test_registration("x") }).is_err()
+            add_path(&mut registry, ALICE, RegisterParameters { log, ..test_registration("x") })
+                .is_err()
         );
         let started = Some(2000);
-        registry.add((1, 1), Register { started, ..test_registration("x") }, None, 1000).unwrap();
+        registry
+            .add((1, 1), RegisterParameters { started, ..test_registration("x") }, None, 1000)
+            .unwrap();
         assert_eq!(registry.iter().next().unwrap().started, 1000, "nobody began in the future");
     }
 

@@ -14,7 +14,7 @@
 //! systemd 254); otherwise readers are notified that the daemon has exited.
 
 use super::registry::PathEntry;
-use engine::kernel::point::{Keeper, PERSISTED_PREFIX};
+use engine::kernel::shared_attach_point::{DescriptorKeeper, PERSISTED_NAME_PREFIX};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -99,7 +99,7 @@ impl KnownRequestState {
 /// descriptors of a path are stored, removes them from the store and ends the path's connection, so
 /// that the path registers again. If the connection of a client is stored under two states, removes
 /// the connection under the earlier state from the store.
-pub(super) fn sort_stored_descriptors(given: Vec<(String, OwnedFd)>) -> StoredDescriptors {
+pub(super) fn group_stored_descriptors(given: Vec<(String, OwnedFd)>) -> StoredDescriptors {
     let StoredDescriptors {
         mut sockets,
         kernel_objects: mut kernel,
@@ -108,7 +108,7 @@ pub(super) fn sort_stored_descriptors(given: Vec<(String, OwnedFd)>) -> StoredDe
     } = StoredDescriptors::default();
     let mut paths: BTreeMap<u32, BTreeMap<String, OwnedFd>> = BTreeMap::new();
     for (name, descriptor) in given {
-        if name.starts_with(PERSISTED_PREFIX) {
+        if name.starts_with(PERSISTED_NAME_PREFIX) {
             kernel.push((name, descriptor));
             continue;
         }
@@ -189,9 +189,9 @@ fn store_entry(entry: &PathEntry) -> sys::Result<()> {
 }
 
 /// Replaces the stored entry of a path.
-pub(super) fn replace_entry(entry: &PathEntry) {
+pub(super) fn replace_stored_entry(entry: &PathEntry) {
     // Without an entry the path is incomplete, and registers again with the next daemon.
-    let _ = remove_descriptor(&path_descriptor_name(entry.number, ENTRY_SUFFIX))
+    let _ = remove_stored_descriptor(&path_descriptor_name(entry.number, ENTRY_SUFFIX))
         .and_then(|()| store_entry(entry));
 }
 
@@ -204,7 +204,7 @@ pub(super) fn discard_stored_path(number: u32, connection: Option<BorrowedFd<'_>
     // The next daemon discards what a failure leaves.
     let _ = PATH_DESCRIPTOR_SUFFIXES
         .into_iter()
-        .try_for_each(|part| remove_descriptor(&path_descriptor_name(number, part)));
+        .try_for_each(|part| remove_stored_descriptor(&path_descriptor_name(number, part)));
 }
 
 fn path_descriptor_name(number: u32, part: &str) -> String {
@@ -217,7 +217,7 @@ fn store_path_descriptor(number: u32, part: &str, descriptor: BorrowedFd<'_>) ->
         .map(drop)
 }
 
-fn remove_descriptor(name: &str) -> sys::Result<()> {
+fn remove_stored_descriptor(name: &str) -> sys::Result<()> {
     service::notify_within(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[], STORE_TIMEOUT).map(drop)
 }
 
@@ -225,7 +225,7 @@ fn remove_descriptor(name: &str) -> sys::Result<()> {
 #[derive(Debug)]
 pub(super) struct ServiceManagerStore;
 
-impl Keeper for ServiceManagerStore {
+impl DescriptorKeeper for ServiceManagerStore {
     fn store(&self, name: &str, descriptor: BorrowedFd<'_>) {
         // With `FDPOLL=0`, the manager does not watch the descriptor. If storing fails, the next
         // daemon cannot adopt the attach point and removes it.
@@ -235,7 +235,7 @@ impl Keeper for ServiceManagerStore {
 
     fn discard(&self, name: &str) {
         // The next daemon recognizes and discards stale objects.
-        let _ = remove_descriptor(name);
+        let _ = remove_stored_descriptor(name);
     }
 }
 

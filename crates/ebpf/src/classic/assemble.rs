@@ -85,7 +85,7 @@ pub(super) fn assemble_program(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction
     if least > INSTRUCTIONS_MAX {
         return Err(least);
     }
-    let mut instructions = assemble(&lines);
+    let mut instructions = resolve_jump_distances(&lines);
     let zeroed = words_read_before_written(&instructions);
     if zeroed != 0 {
         let words = (0..MEMORY_WORDS).filter(|word| zeroed & (1 << word) != 0);
@@ -142,7 +142,7 @@ fn ends_control_flow(line: PseudoInsn) -> bool {
 
 /// Converts pseudo-instructions to instructions with jump distances. A comparison whose target is
 /// too far away branches through an inserted `ja`.
-fn assemble(lines: &[PseudoInsn]) -> Vec<Instruction> {
+fn resolve_jump_distances(lines: &[PseudoInsn]) -> Vec<Instruction> {
     let mut far = vec![[false; 2]; lines.len()];
     loop {
         let (starts, places) = instruction_positions(lines, &far);

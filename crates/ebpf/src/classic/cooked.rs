@@ -8,7 +8,7 @@
 //! The rewritten filter accepts every frame that the original filter accepts. It also accepts all
 //! frames with an inline VLAN tag or with a length in place of an EtherType.
 
-use super::insn::{ANCILLARY, Instruction, code};
+use super::insn::{ANCILLARY_OFFSET, Instruction, code};
 use super::link::LinkType;
 use super::program::ClassicProgram;
 use std::fmt;
@@ -75,7 +75,7 @@ pub fn rewrite_for_ethernet(
     let mut positions = Vec::with_capacity(instructions.len());
     for instruction in instructions {
         positions.push(rewritten.len());
-        rewritten.push(rewrite(*instruction, layout)?);
+        rewritten.push(rewrite_instruction(*instruction, layout)?);
         if is_length_load(*instruction) {
             let subtract = code::ALU | code::SUB | code::K;
             rewritten.push(Instruction::non_branching(subtract, ETHERNET_HEADER_BYTES));
@@ -122,7 +122,7 @@ fn is_length_load(instruction: Instruction) -> bool {
     instruction.class() == code::LD && instruction.code & 0xe0 == code::LEN
 }
 
-fn rewrite(
+fn rewrite_instruction(
     instruction: Instruction,
     (header, protocol): (u32, u32),
 ) -> Result<Instruction, CookedError> {
@@ -132,7 +132,7 @@ fn rewrite(
     let k = match mode {
         _ if !is_load => return Ok(instruction),
         code::LEN if instruction.class() == code::LDX => return Err(CookedError::Instruction),
-        code::ABS if k >= ANCILLARY => return Err(CookedError::Instruction),
+        code::ABS if k >= ANCILLARY_OFFSET => return Err(CookedError::Instruction),
         code::ABS | code::IND | code::MSH if k >= header => k - header + ETHERNET_HEADER_BYTES,
         code::ABS if k == protocol && code & 0x18 == code::H => ETHERTYPE_OFFSET,
         code::ABS | code::IND | code::MSH => return Err(CookedError::Header),
@@ -146,9 +146,9 @@ mod tests {
     use super::super::{ClassicMetadata, Options, compile};
     use super::*;
 
-    const LINKS: [LinkType; 2] = [LinkType::LINUX_SLL, LinkType::LINUX_SLL2];
+    const COOKED_LINK_TYPES: [LinkType; 2] = [LinkType::LINUX_SLL, LinkType::LINUX_SLL2];
 
-    fn compiled(expression: &str, link: LinkType) -> ClassicProgram {
+    fn compile_expression(expression: &str, link: LinkType) -> ClassicProgram {
         compile(expression, link, &Options::default()).unwrap()
     }
 
@@ -162,7 +162,7 @@ mod tests {
         [frame, packet]
     }
 
-    fn udp(port: u16) -> Vec<u8> {
+    fn udp_packet(port: u16) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         packet.extend([port.to_be_bytes(), [0, 53], [0, 20], [0, 0]].concat());
         packet.resize(40, 7);
@@ -182,11 +182,12 @@ mod tests {
             "len <= 39 or udp[4:2] = 20",
             "udp or (tcp port 80 and greater 100)",
         ];
-        let payloads = [udp(53), udp(5300), vec![0; 28], vec![0x60; 60], vec![], vec![0x4f; 30]];
+        let payloads =
+            [udp_packet(53), udp_packet(5300), vec![0; 28], vec![0x60; 60], vec![], vec![0x4f; 30]];
         let mut accepted = [0, 0];
-        for link in LINKS {
+        for link in COOKED_LINK_TYPES {
             for expression in expressions {
-                let original = compiled(expression, link);
+                let original = compile_expression(expression, link);
                 let code = rewrite_for_ethernet(original.instructions(), link).unwrap();
                 let rewritten = ClassicProgram::new(code).unwrap();
                 for (ethertype, payload) in [0x0800, 0x0806, 0x86dd]
@@ -208,8 +209,8 @@ mod tests {
 
     #[test]
     fn tagged_frames_and_frames_with_a_length_are_accepted() {
-        for link in LINKS {
-            let original = compiled("udp port 53", link);
+        for link in COOKED_LINK_TYPES {
+            let original = compile_expression("udp port 53", link);
             let code = rewrite_for_ethernet(original.instructions(), link).unwrap();
             let rewritten = ClassicProgram::new(code).unwrap();
             for (ethertype, want) in
@@ -228,13 +229,14 @@ mod tests {
     #[test]
     fn filters_of_the_cooked_header_are_not_rewritten() {
         let error = |expression, link| {
-            rewrite_for_ethernet(compiled(expression, link).instructions(), link).unwrap_err()
+            rewrite_for_ethernet(compile_expression(expression, link).instructions(), link)
+                .unwrap_err()
         };
-        for link in LINKS {
+        for link in COOKED_LINK_TYPES {
             assert_eq!(error("inbound", link), CookedError::Header);
             assert_eq!(error("link[2] = 1", link), CookedError::Header);
         }
-        let ethernet = compiled("ip", LinkType::EN10MB);
+        let ethernet = compile_expression("ip", LinkType::EN10MB);
         let error = rewrite_for_ethernet(ethernet.instructions(), LinkType::EN10MB);
         assert_eq!(error, Err(CookedError::LinkType));
     }

@@ -95,9 +95,10 @@ pub mod code {
 
 /// First offset of ancillary loads (`SKF_AD_OFF`), which read kernel metadata instead of the
 /// packet.
-pub const ANCILLARY: u32 = 0xffff_f000;
+pub const ANCILLARY_OFFSET: u32 = 0xffff_f000;
 
-/// Offsets of ancillary loads, relative to [`ANCILLARY`], with the names of the loads in listings.
+/// Offsets of ancillary loads, relative to [`ANCILLARY_OFFSET`], with the names of the loads in
+/// listings.
 pub(super) const ANCILLARY_NAMES: &[(u32, &str)] = &[
     (0, "proto"),
     (4, "type"),
@@ -262,6 +263,6 @@ impl Instruction {
 }
 
 fn ancillary_name(k: u32) -> Option<&'static str> {
-    let offset = k.checked_sub(ANCILLARY)?;
+    let offset = k.checked_sub(ANCILLARY_OFFSET)?;
     ANCILLARY_NAMES.iter().find(|(o, _)| *o == offset).map(|(_, name)| *name)
 }

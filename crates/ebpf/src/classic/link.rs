@@ -1,7 +1,7 @@
 //! Link types, identified by the numbers that libpcap uses (`DLT_…` on Linux).
 //!
 //! Input: a number from a capture file or a socket. Output: a [`LinkType`]. Capture files number a
-//! few types differently, and [`LinkType::from_file`] converts their numbers.
+//! few types differently, and [`LinkType::from_file_number`] converts their numbers.
 
 use std::fmt;
 
@@ -105,7 +105,7 @@ pub(super) const LINK_TYPE_MAX: u32 = 304;
 
 impl LinkType {
     /// Converts the link type number from a capture file (`LINKTYPE_…`).
-    pub const fn from_file(number: u32) -> Self {
+    pub const fn from_file_number(number: u32) -> Self {
         match number {
             100 => Self::ATM_RFC1483,
             101 => Self::RAW,
@@ -123,7 +123,7 @@ impl LinkType {
 
     /// Returns the link type with this name, given without `DLT_`, or `None` if there is no such
     /// link type.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMED_TYPES.iter().find(|(_, known, _)| *known == name).map(|(link, _, _)| *link)
     }
 

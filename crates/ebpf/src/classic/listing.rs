@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::insn::{
-    ANCILLARY, ANCILLARY_NAMES, COMPARISON_NAMES, Instruction, OPERATION_NAMES, code,
+    ANCILLARY_NAMES, ANCILLARY_OFFSET, COMPARISON_NAMES, Instruction, OPERATION_NAMES, code,
 };
 use super::program::{ClassicProgram, InvalidProgram};
 
@@ -155,7 +155,10 @@ fn parse_number(text: &str) -> Option<u32> {
 }
 
 fn parse_ancillary(word: &str) -> Option<u32> {
-    ANCILLARY_NAMES.iter().find(|(_, name)| *name == word).map(|(offset, _)| ANCILLARY + offset)
+    ANCILLARY_NAMES
+        .iter()
+        .find(|(_, name)| *name == word)
+        .map(|(offset, _)| ANCILLARY_OFFSET + offset)
 }
 
 #[cfg(test)]

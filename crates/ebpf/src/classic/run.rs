@@ -7,7 +7,7 @@
 //! allocates. A program without backward jumps runs each instruction at most once; other programs
 //! make at most [`BACKWARD_JUMPS_MAX`] backward jumps. [SL §5.2, in-kernel filters]
 
-use super::insn::{ANCILLARY, Instruction, alu_operation, code, condition};
+use super::insn::{ANCILLARY_OFFSET, Instruction, alu_operation, code, condition};
 use super::program::{ClassicProgram, MEMORY_WORDS};
 use crate::insn::{Alu, Cond};
 
@@ -58,7 +58,7 @@ impl ClassicMetadata {
 }
 
 /// A metadata field that an ancillary load can read. The discriminant is the offset from
-/// [`ANCILLARY`].
+/// [`ANCILLARY_OFFSET`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AncillaryField {
     Protocol = 0,
@@ -299,9 +299,9 @@ impl DecodedInsn {
         const fn ld(mode: u16, size: u16) -> u16 {
             LD | mode | size
         }
-        if k >= ANCILLARY
+        if k >= ANCILLARY_OFFSET
             && code & 0xe7 == LD | ABS
-            && let Some(field) = AncillaryField::decode(k - ANCILLARY)
+            && let Some(field) = AncillaryField::decode(k - ANCILLARY_OFFSET)
         {
             return Some(Self::Known(field));
         }

@@ -14,11 +14,11 @@
 
 mod arms;
 mod frame;
-mod parts;
+mod program_parts;
 
 pub(super) use frame::{PULLED_BYTES_MAX, skb, xdp};
 
-use super::config::{Delivery, FrameEnd, PointerRing, Scratch};
+use super::config::{Delivery, FinalAction, PointerRing, ScratchLayout};
 use super::handle::{Brand, Exit, SlotDepth};
 use super::maps::ProgramMap;
 use super::switch_layout::SwitchLayout;
@@ -53,7 +53,7 @@ pub(super) struct Builder {
     pub(super) is_region_lost: bool,
     /// Final action on each frame of a counting program (a tap or a redirecting program); `None`
     /// for other programs.
-    frame_end: Option<FrameEnd>,
+    frame_end: Option<FinalAction>,
     deliveries: Vec<Delivery>,
     /// True if the program redirects frames and therefore reserves a stack slot for the frame
     /// length.
@@ -94,7 +94,7 @@ pub(super) struct Builder {
 impl Builder {
     fn new(target: Target, finish: ReturnConversion) -> Self {
         let mut asm = Assembler::new();
-        let (none, unsure) = (asm.label(), asm.label());
+        let (none, unsure) = (asm.new_label(), asm.new_label());
         Self { target, asm, none, unsure, finish, ..Self::default() }
     }
 
@@ -109,7 +109,7 @@ impl Builder {
     /// finished with a frame.
     pub(super) fn begin_counting_program(
         target: Target,
-        frame_end: FrameEnd,
+        frame_end: FinalAction,
     ) -> (Box<Self>, Exit<'static>) {
         Self::begin_program(target, ReturnConversion::Answer, Some(frame_end))
     }
@@ -117,10 +117,10 @@ impl Builder {
     fn begin_program(
         target: Target,
         finish: ReturnConversion,
-        frame_end: Option<FrameEnd>,
+        frame_end: Option<FinalAction>,
     ) -> (Box<Self>, Exit<'static>) {
         let mut b = Box::new(Self::new(target, finish));
-        b.redirects = matches!(frame_end, Some(FrameEnd::Redirect(_)));
+        b.redirects = matches!(frame_end, Some(FinalAction::Redirect(_)));
         b.frame_end = frame_end;
         if b.frame_end.is_some() {
             b.pass_copies_for_this_host();
@@ -131,15 +131,15 @@ impl Builder {
     }
 
     /// Returns the layout of the program's scratch memory. Most programs have no scratch memory.
-    pub(super) fn scratch(&self) -> Scratch {
-        self.frame_end.as_ref().map_or(Scratch::NONE, FrameEnd::scratch)
+    pub(super) fn scratch_layout(&self) -> ScratchLayout {
+        self.frame_end.as_ref().map_or(ScratchLayout::NONE, FinalAction::scratch_layout)
     }
 
     /// Returns the pointer ring with this number, or `None` if the program is not a tap or has no
     /// such ring.
     pub(super) fn pointer_ring(&self, number: u16) -> Option<PointerRing> {
         match &self.frame_end {
-            Some(FrameEnd::Tap(fused)) => fused.pointer_ring(number),
+            Some(FinalAction::Tap(fused)) => fused.pointer_ring(number),
             _ => None,
         }
     }
@@ -147,7 +147,7 @@ impl Builder {
     /// Returns the layout of the memory words with which user space opens and closes switched
     /// exits, or `None` if the program has no switched exits.
     pub(super) fn switches(&self) -> Option<SwitchLayout> {
-        self.frame_end.as_ref().and_then(FrameEnd::switches)
+        self.frame_end.as_ref().and_then(FinalAction::switches)
     }
 
     /// Adds a delivery to the list of all deliveries that the program may make to readers.
@@ -175,14 +175,14 @@ impl Builder {
         }
     }
 
-    pub(super) fn unsure(&self) -> Label {
+    pub(super) fn unsure_label(&self) -> Label {
         self.unsure
     }
 
     /// Emits a call of a helper. If the helper returns an error, the block is unsure: the user
     /// implementation decides about it.
     pub(super) fn call_helper_or_unsure(&mut self, helper: Helper) {
-        self.call(helper);
+        self.call_helper(helper);
         self.asm.jump_if(Cond::Ne, R0, 0, self.unsure);
     }
 
@@ -192,7 +192,7 @@ impl Builder {
         self.unsure = unsure;
     }
 
-    pub(super) fn counter(&mut self, name: &str) -> usize {
+    pub(super) fn counter_index(&mut self, name: &str) -> usize {
         let known = |c: &Counter| c.filter == self.filter && c.name == name;
         self.counters.iter().position(known).unwrap_or_else(|| {
             self.counters.push(Counter { filter: self.filter, name: name.to_owned() });
@@ -200,7 +200,7 @@ impl Builder {
         })
     }
 
-    pub(super) fn count(&mut self, counter: usize) {
+    pub(super) fn increment_counter(&mut self, counter: usize) {
         let offset = u32::try_from(counter * size_of::<u64>()).unwrap_or(u32::MAX);
         self.asm.push_wide(Insn::load_map_value(R1, 0, offset));
         self.asm.push(Insn::mov(R2, 1));
@@ -216,7 +216,7 @@ impl Builder {
 
     /// Returns the number of the map for the current filter's state of `size` bytes. Adds the map
     /// to the program if it is missing.
-    pub(super) fn state_map(&mut self, size: u16) -> u32 {
+    pub(super) fn state_map_number(&mut self, size: u16) -> u32 {
         // A filter that appears at two places of a program has one state.
         let own = |table: &ProgramMap| match table {
             ProgramMap::State(word, bytes) => (*word, *bytes) == (self.filter, size),
@@ -236,7 +236,7 @@ impl Builder {
     }
 
     /// Records the reason why the request cannot become a program, unless one is already recorded.
-    pub(super) fn refuse(&mut self, unfit: UnfitReason) {
+    pub(super) fn refuse_program(&mut self, unfit: UnfitReason) {
         self.unfit.get_or_insert(unfit);
     }
 }

@@ -16,7 +16,7 @@ use super::handle::{Exit, SlotDepth};
 use super::scope::{Cmp, MetadataField, Scope};
 use super::unfit::UnfitReason;
 use crate::asm::Label;
-use crate::classic::insn::{ANCILLARY, Instruction, code};
+use crate::classic::insn::{ANCILLARY_OFFSET, Instruction, code};
 use crate::classic::kernel::rewrite_for_kernel;
 use crate::classic::{ClassicProgram, MEMORY_WORDS};
 use crate::insn::{
@@ -26,7 +26,7 @@ use crate::program::Hook;
 
 /// EtherTypes of the tags that the kernel stores outside frames: 802.1Q and 802.1ad.
 const TAG_TYPES: [u32; 2] = [0x8100, 0x88a8];
-const WORDS: usize = MEMORY_WORDS as usize;
+const SCRATCH_WORD_COUNT: usize = MEMORY_WORDS as usize;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Emits code that runs a classic BPF program over the frame. Execution continues after this
@@ -43,7 +43,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         };
         let plain = copy(false)?;
         if !self.may_have_stored_tag() {
-            self.translate_copy(&plain, miss);
+            self.translate_program(&plain, miss);
             return Ok(());
         }
         let tagged = copy(true)?;
@@ -54,15 +54,15 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
                 t.only(present, Cmp::Ne, 0, untagged);
                 let kind = t.load_metadata(MetadataField::TagProtocol);
                 t.only_one_of(kind, TAG_TYPES, unsure);
-                t.translate_copy(&tagged, miss);
+                t.translate_program(&tagged, miss);
                 t.leave(done);
             });
-            s.translate_copy(&plain, miss);
+            s.translate_program(&plain, miss);
         });
         Ok(())
     }
 
-    fn translate_copy(&mut self, program: &ClassicProgram, miss: Exit<'s>) {
+    fn translate_program(&mut self, program: &ClassicProgram, miss: Exit<'s>) {
         self.arm(|s, holds| {
             let (yes, no) = (holds.label, miss.label);
             Translation::new(s.builder(), program, yes, no).translate(program.instructions());
@@ -80,11 +80,11 @@ struct KnownFacts {
     /// Upper bound of the value of X.
     x: u32,
     /// Upper bounds of the values of the scratch words.
-    words: [u32; WORDS],
+    words: [u32; SCRATCH_WORD_COUNT],
 }
 
 impl KnownFacts {
-    const START: Self = Self { proven: 0, a: 0, x: 0, words: [0; WORDS] };
+    const START: Self = Self { proven: 0, a: 0, x: 0, words: [0; SCRATCH_WORD_COUNT] };
 
     fn merge(self, other: Self) -> Self {
         let mut words = self.words;
@@ -118,7 +118,7 @@ struct Translation<'b> {
 impl<'b> Translation<'b> {
     fn new(b: &'b mut Builder, program: &ClassicProgram, yes: Label, no: Label) -> Self {
         let instructions = program.instructions();
-        let labels = instructions.iter().map(|_| b.asm.label()).collect();
+        let labels = instructions.iter().map(|_| b.asm.new_label()).collect();
         let mut known = vec![None; instructions.len()];
         if let Some(first) = known.first_mut() {
             *first = Some(KnownFacts::START);
@@ -213,7 +213,7 @@ impl<'b> Translation<'b> {
                 self.push(Insn::alu(Alu::Shl, R0, 2));
                 60
             }
-            code::ABS if i.k >= ANCILLARY => self.load_tag_field(i.k - ANCILLARY),
+            code::ABS if i.k >= ANCILLARY_OFFSET => self.load_tag_field(i.k - ANCILLARY_OFFSET),
             code::ABS => self.load_bytes_at_offset(i.k, access_size(i.code), R9),
             _ => self.load_bytes_at_x(i.k, access_size(i.code)),
         };
@@ -242,7 +242,9 @@ impl<'b> Translation<'b> {
             48 => (skb::TAG_PRESENT, 1),
             60 => (skb::TAG_PROTOCOL, 0xffff),
             _ => {
-                self.b.refuse(UnfitReason::new("its program reads data that only a socket has"));
+                self.b.refuse_program(UnfitReason::new(
+                    "its program reads data that only a socket has",
+                ));
                 return u32::MAX;
             }
         };
@@ -318,7 +320,7 @@ impl<'b> Translation<'b> {
         self.push(Insn::mov(R1, R6));
         self.b.asm.compute(R3, R10, Alu::Add, i32::from(-self.scratch));
         self.push(Insn::mov(R4, access_bytes(size).cast_signed()));
-        self.b.call(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes });
+        self.b.call_helper(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes });
         self.b.asm.jump_if(Cond::Ne, R0, 0, self.no);
         self.push(Insn::load(size, to, R10, -self.scratch));
     }

@@ -86,15 +86,15 @@ pub struct FusedTap {
     pub user: Option<UserSocketsConfig>,
     /// Layout of the program's scratch memory, which is in the first of the maps that the caller
     /// provides.
-    pub scratch: Scratch,
+    pub scratch: ScratchLayout,
     /// Rings for copied frames, one per owner, which is a set of requests that may see each other's
     /// frames.
     pub rings: Vec<FrameRing>,
     /// Interfaces through which copies of frames may be sent.
     pub egresses: Vec<Egress>,
-    /// Index of the mark ([`Scope::mark`](crate::emit::Scope::mark)) with which the body withholds
-    /// a frame from the host. The mark is clear at the beginning of each frame. `None` if the host
-    /// receives every frame.
+    /// Index of the mark ([`Scope::mark`](crate::emit::Scope::set_mark)) with which the body
+    /// withholds a frame from the host. The mark is clear at the beginning of each frame. `None` if
+    /// the host receives every frame.
     pub withheld_mark: Option<u16>,
     /// Layout of the memory words with which user space opens and closes switched exits, or `None`
     /// if the program has no switched exits.
@@ -102,7 +102,7 @@ pub struct FusedTap {
 }
 
 /// An interface through which the program sends a copy of the frame if the body has set a mark
-/// ([`Scope::mark`](crate::emit::Scope::mark)).
+/// ([`Scope::mark`](crate::emit::Scope::set_mark)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Egress {
     /// Interface index in the network namespace of the hook.
@@ -110,15 +110,15 @@ pub struct Egress {
     /// Index of the mark, a flag that the body sets to send a copy. The mark is clear at the
     /// beginning of each frame.
     pub mark: u16,
-    /// Index of the tally ([`Scope::tally`](crate::emit::Scope::tally)) that counts the copies that
-    /// could not be sent.
+    /// Index of the tally ([`Scope::tally`](crate::emit::Scope::add_to_tally)) that counts the
+    /// copies that could not be sent.
     pub failed_tally: u16,
 }
 
 /// The layout of a program's scratch memory, which includes its marks and tallies, as byte offsets
 /// in a processor's memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scratch {
+pub struct ScratchLayout {
     /// Size in bytes of a processor's region of memory.
     pub stride: u32,
     pub(super) delivery_words: i16,
@@ -171,7 +171,7 @@ pub struct PointerRing {
     pub wake: WakePolicy,
 }
 
-impl Scratch {
+impl ScratchLayout {
     /// The layout of the scratch memory of a tap that serves a single request. The scratch memory
     /// is in the first page of the tap's rings.
     const SINGLE_REQUEST: Self = Self {
@@ -289,7 +289,7 @@ impl From<&Tap> for FusedTap {
             record_max,
             pointer_rings: vec![outlet],
         };
-        let scratch = Scratch { stride, ..Scratch::SINGLE_REQUEST };
+        let scratch = ScratchLayout { stride, ..ScratchLayout::SINGLE_REQUEST };
         Self {
             cpus,
             observes_sent: sent,
@@ -367,14 +367,14 @@ pub struct Redirect {
 impl Redirect {
     /// Returns the layout of the memory that contains the program's counters.
     #[must_use]
-    pub const fn scratch(&self) -> Scratch {
-        Scratch::for_single_request(self.stride)
+    pub const fn scratch_layout(&self) -> ScratchLayout {
+        ScratchLayout::for_single_request(self.stride)
     }
 }
 
 /// The final action of a counting program on each frame.
 #[derive(Clone, Debug)]
-pub(super) enum FrameEnd {
+pub(super) enum FinalAction {
     /// Copies the frame for the readers of the tap. The kernel then processes the frame further,
     /// unless a filter in the tap withholds it.
     Tap(FusedTap),
@@ -382,7 +382,7 @@ pub(super) enum FrameEnd {
     Redirect(Redirect),
 }
 
-impl FrameEnd {
+impl FinalAction {
     /// Returns the BTF id of the kfunc that returns tags, or `None` if the program does not call
     /// it.
     pub(super) const fn tag_kfunc(&self) -> Option<i32> {
@@ -393,10 +393,10 @@ impl FrameEnd {
     }
 
     /// Returns the layout of the program's scratch memory.
-    pub(super) const fn scratch(&self) -> Scratch {
+    pub(super) const fn scratch_layout(&self) -> ScratchLayout {
         match self {
             Self::Tap(fused) => fused.scratch,
-            Self::Redirect(redirect) => redirect.scratch(),
+            Self::Redirect(redirect) => redirect.scratch_layout(),
         }
     }
 

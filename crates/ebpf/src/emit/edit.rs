@@ -86,7 +86,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Converts an offset to a position in the frame as edited so far.
     pub fn position_at(&mut self, offset: FrameOffset<'s>) -> FramePos<'s> {
-        let unsure = self.builder().unsure();
+        let unsure = self.builder().unsure_label();
         let epoch = self.builder().epoch;
         let frame = FramePos { epoch, ..FramePos::START };
         match offset.base {
@@ -101,7 +101,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Returns the offset as the number of bytes from the first byte of the frame.
-    pub fn distance(&mut self, offset: FrameOffset<'s>) -> Num<'s> {
+    pub fn distance_from_start(&mut self, offset: FrameOffset<'s>) -> Num<'s> {
         self.fetch_offset(offset, R0);
         self.builder().store_in_new_slot(R0)
     }
@@ -114,7 +114,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         self.fetch_offset(offset, R1);
         let b = self.builder();
-        let first = b.asm.label();
+        let first = b.asm.new_label();
         b.asm.push(Insn::mov(R0, 0));
         b.asm.jump_if(Cond::Le, R1, i32::from(bytes), first);
         b.asm.compute(R0, R1, Alu::Sub, i32::from(bytes));
@@ -235,13 +235,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Emits code that removes the frame's bytes before `first`. At least 14 bytes must remain.
     /// Works at XDP only, because tc needs the link header.
-    pub fn remove_before(&mut self, first: FrameOffset<'s>) {
+    pub fn remove_bytes_before(&mut self, first: FrameOffset<'s>) {
         if !self.check_editable() {
             return;
         }
         if self.hook() != Hook::Xdp {
             let why = "the link header of a frame cannot be removed at traffic control";
-            return self.builder().refuse(UnfitReason::new(why));
+            return self.builder().refuse_program(UnfitReason::new(why));
         }
         self.fetch_offset(first, R2);
         let b = self.builder();
@@ -259,7 +259,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         let b = self.builder();
         if b.target.hook != Hook::Tc {
-            return b.refuse(UnfitReason::new("VLAN tags can be removed only at traffic control"));
+            return b.refuse_program(UnfitReason::new(
+                "VLAN tags can be removed only at traffic control",
+            ));
         }
         b.asm.push(Insn::mov(R1, R6));
         b.call_helper_or_unsure(Helper::SkbVlanPop);
@@ -279,7 +281,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             }
             Hook::Tc | Hook::Xdp => return true,
         };
-        self.builder().refuse(UnfitReason::new(why));
+        self.builder().refuse_program(UnfitReason::new(why));
         false
     }
 
@@ -313,7 +315,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let end = to.reach + u32::from(length);
         let b = self.builder();
         if end > PACKET_OFFSET_MAX {
-            b.refuse(offset_too_far_error());
+            b.refuse_program(offset_too_far_error());
         }
         b.reach = b.reach.max(end);
         load(b);
@@ -357,7 +359,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         store: impl FnOnce(&mut Builder, Reg, i16),
     ) {
         let b = self.builder();
-        let unsure = b.unsure();
+        let unsure = b.unsure_label();
         b.asm.push(Insn::mov(R1, R7));
         if let Value::Num(base) = to.base {
             let max = to.reach.saturating_sub(to.off.into());

@@ -96,14 +96,14 @@ pub(super) enum PosBase {
 /// The proof that `N` bytes follow a position in the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'s, const N: usize> {
-    pub(super) bytes: Bytes<'s>,
+    pub(super) bytes: CheckedBytes<'s>,
 }
 
 /// The proof that a number of bytes follow a position in the frame. The number is known during
 /// emission but not at compile time.
 #[derive(Clone, Copy, Debug)]
 pub struct DynWindow<'s> {
-    pub(super) bytes: Bytes<'s>,
+    pub(super) bytes: CheckedBytes<'s>,
     pub(super) length: u16,
 }
 
@@ -115,7 +115,7 @@ impl<'s, const N: usize> From<Window<'s, N>> for DynWindow<'s> {
 
 /// The location of frame bytes whose presence has been checked.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Bytes<'s> {
+pub(super) enum CheckedBytes<'s> {
     /// The bytes are in the frame itself, at this position.
     Packet(FramePos<'s>),
     /// The bytes are in a copy on the stack. Contains the first stack slot of the copy, and the

@@ -6,7 +6,7 @@
 //! pointer, or an offset where packet pointers are not available (see `builder::frame`).
 
 use super::builder::Builder;
-use super::handle::{Brand, Bytes, FramePos, FramePosVar, Num, PosBase, SlotDepth, Value};
+use super::handle::{Brand, CheckedBytes, FramePos, FramePosVar, Num, PosBase, SlotDepth, Value};
 use super::unfit::UnfitReason;
 use crate::asm::Label;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R8, R10, Reg, Size};
@@ -74,7 +74,7 @@ impl Builder {
     /// begin.
     pub(super) fn allocate_slots(&mut self, count: SlotDepth) -> SlotDepth {
         if count > (STACK_BYTES - self.stack_used) / 8 {
-            self.refuse(UnfitReason::new("its values need more than 512 bytes of stack"));
+            self.refuse_program(UnfitReason::new("its values need more than 512 bytes of stack"));
             return STACK_BYTES;
         }
         self.stack_used += count * 8;
@@ -122,7 +122,7 @@ impl Builder {
         }
     }
 
-    pub(super) fn call(&mut self, helper: Helper) {
+    pub(super) fn call_helper(&mut self, helper: Helper) {
         self.asm.push(Insn::call(helper));
         self.slot_in_register = [None; 6];
     }
@@ -138,14 +138,16 @@ impl Builder {
 
     fn check_epoch_number(&mut self, epoch: u16) {
         if epoch != self.epoch {
-            self.refuse(UnfitReason::new("it uses an offset from before the frame was changed"));
+            self.refuse_program(UnfitReason::new(
+                "it uses an offset from before the frame was changed",
+            ));
         }
     }
 
     /// Returns true if the program keeps computed positions as offsets rather than as packet
     /// pointers.
     pub(super) fn positions_are_offsets(&self) -> bool {
-        self.target.hardened || self.target.hook.reads_by_helper()
+        self.target.hardened || self.target.hook.reads_packet_by_helper()
     }
 
     /// Emits code that loads the address of a position in the frame into the register `to`.
@@ -179,15 +181,20 @@ impl Builder {
     /// Emits the bounds check for `length` bytes at a position, with a jump to `miss` if the frame
     /// ends before the last of them. Where the bytes cannot be read through a packet pointer,
     /// copies them to the stack instead.
-    pub(super) fn check<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
+    pub(super) fn check_bounds<'s>(
+        &mut self,
+        at: FramePos<'s>,
+        length: u16,
+        miss: Label,
+    ) -> CheckedBytes<'s> {
         self.check_epoch(at);
         let end = at.reach + u32::from(length);
         let last = u32::from(at.offset) + u32::from(length);
         if end > PACKET_OFFSET_MAX || last > i16::MAX.unsigned_abs().into() {
-            self.refuse(offset_too_far_error());
+            self.refuse_program(offset_too_far_error());
         }
         self.reach = self.reach.max(end);
-        if self.target.hook.reads_by_helper()
+        if self.target.hook.reads_packet_by_helper()
             || self.positions_are_offsets() && at.base != PosBase::Frame
         {
             return self.copy_to_stack(at, length, miss);
@@ -205,15 +212,20 @@ impl Builder {
         self.set_register_slot(R2, None);
         self.asm.push(Insn::alu(Alu::Add, R2, last.cast_signed()));
         self.asm.jump_if(Cond::Gt, R2, R8, miss);
-        Bytes::Packet(FramePos { epoch: self.epoch, ..at })
+        CheckedBytes::Packet(FramePos { epoch: self.epoch, ..at })
     }
 
     /// Emits code that copies `length` bytes to the stack. The code jumps to `miss` if the frame
     /// ends before the last of these bytes.
-    fn copy_to_stack<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
+    fn copy_to_stack<'s>(
+        &mut self,
+        at: FramePos<'s>,
+        length: u16,
+        miss: Label,
+    ) -> CheckedBytes<'s> {
         let (slot, reused) = self.allocate_bytes_with_reuse(length);
         let xdp = self.target.hook == Hook::Xdp;
-        let (slow, done) = (self.asm.label(), self.asm.label());
+        let (slow, done) = (self.asm.new_label(), self.asm.new_label());
         self.fetch_position(at, R2);
         self.emit_fast_copy(at, (slot, length), (slow, done));
         self.bind(slow);
@@ -221,10 +233,10 @@ impl Builder {
         self.asm.push(Insn::mov(R1, R6));
         self.asm.compute(R3, R10, Alu::Add, i32::from(-slot));
         self.asm.push(Insn::mov(R4, i32::from(length.max(1))));
-        self.call(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes });
+        self.call_helper(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes });
         self.asm.jump_if(Cond::Ne, R0, 0, miss);
         self.bind(done);
-        Bytes::Copy(slot, self.epoch)
+        CheckedBytes::Copy(slot, self.epoch)
     }
 
     /// Emits the fast path of a copy to the stack. If r2 equals the usual offset of the bytes, the
@@ -257,13 +269,13 @@ impl Builder {
     }
 
     /// Emits code that loads a number in network byte order from bytes that have been checked.
-    pub(super) fn load<'s>(&mut self, bytes: Bytes<'s>, off: u16, size: Size) -> Num<'s> {
+    pub(super) fn load<'s>(&mut self, bytes: CheckedBytes<'s>, off: u16, size: Size) -> Num<'s> {
         let off = off.cast_signed();
-        let (Bytes::Packet(FramePos { epoch, .. }) | Bytes::Copy(_, epoch)) = bytes;
+        let (CheckedBytes::Packet(FramePos { epoch, .. }) | CheckedBytes::Copy(_, epoch)) = bytes;
         self.check_epoch_number(epoch);
         match bytes {
-            Bytes::Copy(slot, _) => self.asm.push(Insn::load(size, R0, R10, off - slot)),
-            Bytes::Packet(at) => {
+            CheckedBytes::Copy(slot, _) => self.asm.push(Insn::load(size, R0, R10, off - slot)),
+            CheckedBytes::Packet(at) => {
                 let base = match at.base {
                     PosBase::Frame => R7,
                     PosBase::Slot(slot) => self.fetch_slot_register(slot, R1),
@@ -300,7 +312,7 @@ impl Builder {
         let slot = self.store_in_new_slot(R1).slot;
         let reach = at.reach + u32::from(max);
         if reach > PACKET_OFFSET_MAX {
-            self.refuse(offset_too_far_error());
+            self.refuse_program(offset_too_far_error());
         }
         FramePos { base: PosBase::Slot(slot), reach, epoch: self.epoch, ..FramePos::START }
     }

@@ -91,8 +91,8 @@
 mod builder;
 mod classic;
 mod config;
+mod counting_program;
 mod edit;
-mod frame_end;
 mod handle;
 mod lower;
 mod maps;
@@ -120,7 +120,10 @@ pub use handle::{
 pub use scope::{Cmp, EmitFn, MetadataField, Scope};
 pub use siphash::SiphashState;
 pub use state::{TwinState, WideNum, WideVar};
-pub use target::{NONE, Outcome, ReturnConversion, Target, UNSURE, Verdict, ZERO};
+pub use target::{
+    NATURAL_ZERO_CLASS, NO_ANSWER_CLASS, Outcome, ReturnConversion, Target, UNSURE_RETURN_VALUE,
+    Verdict,
+};
 pub use unfit::{EmitResult, UnfitReason};
 
 /// Emits one program from `body`, which receives the layers of an unparsed frame and the exit for

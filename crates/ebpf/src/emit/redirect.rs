@@ -18,8 +18,8 @@
 
 use super::builder::{Builder, xdp};
 pub use super::config::Redirect;
-use super::config::{Delivery, FixedSlots, FrameEnd};
-use super::frame_end::emit_counting_program;
+use super::config::{Delivery, FinalAction, FixedSlots};
+use super::counting_program::emit_counting_program;
 use super::handle::{Exit, Layers};
 use super::maps::FIRST_CALLER_MAP;
 use super::scope::Scope;
@@ -82,7 +82,7 @@ pub fn redirect(
     if redirect.deliveries > REDIRECT_DELIVERIES_MAX {
         return Err(UnfitReason::new("taken frames have too many exits from the kernel"));
     }
-    emit_counting_program(target, FrameEnd::Redirect(*redirect), body, unsure)
+    emit_counting_program(target, FinalAction::Redirect(*redirect), body, unsure)
 }
 
 /// Number of the map that holds the sockets by queue. The caller provides this map.
@@ -100,7 +100,7 @@ impl Scope<'_, '_> {
         let target = self.builder().target;
         if target.hook != program::Hook::Xdp || !target.redirects {
             let why = "only a frame that was taken (`take`) can be sent through another interface";
-            return self.builder().refuse(UnfitReason::new(why));
+            return self.builder().refuse_program(UnfitReason::new(why));
         }
         let b = self.builder();
         b.restore_region_register();
@@ -114,7 +114,7 @@ impl Builder {
     /// reserved stack slot. A frame with such a tag takes the `unsure` exit.
     pub(super) fn load_driver_tag(&mut self, function: i32) {
         const SCRATCH: i16 = FixedSlots::LENGTH;
-        let none = self.asm.label();
+        let none = self.asm.new_label();
         let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R10, FixedSlots::TAG, 0));
         asm.push(Insn::store(Size::DW, R10, SCRATCH, 0));
@@ -133,7 +133,7 @@ impl Builder {
         asm.push(Insn::alu(Alu::Or, R1, R2));
         asm.push(Insn::store(Size::DW, R10, FixedSlots::TAG, R1));
         self.store_frame_length();
-        let unsure = self.unsure();
+        let unsure = self.unsure_label();
         self.asm.jump(unsure);
         self.bind(none);
     }
@@ -143,7 +143,7 @@ impl Builder {
     pub(super) fn store_frame_length(&mut self) {
         if self.is_length_stored() {
             self.asm.push(Insn::mov(R1, R6));
-            self.call(Helper::XdpBuffLen);
+            self.call_helper(Helper::XdpBuffLen);
             self.asm.push(Insn::store(Size::DW, R10, FixedSlots::LENGTH, R0));
         }
     }
@@ -152,7 +152,7 @@ impl Builder {
     /// the body named, else to the socket of its queue if the body delivered the frame, else drops
     /// it. A failed redirect to the socket is counted as a failed delivery.
     pub(super) fn emit_redirect_end(&mut self, redirect: &Redirect, deliveries: &[Delivery]) {
-        let (drop, failed) = (self.asm.label(), self.asm.label());
+        let (drop, failed) = (self.asm.new_label(), self.asm.new_label());
         self.restore_region_register();
         if self.redirects_to_interface {
             self.emit_interface_redirect();
@@ -169,7 +169,11 @@ impl Builder {
             self.asm.push(Insn::exit());
             self.asm.bind(failed);
             self.add_to_word(R9, offset::FAILED_COPIES, 1);
-            self.count_failed_deliveries(redirect.scratch(), offset::DELIVERY_BITS, deliveries);
+            self.count_failed_deliveries(
+                redirect.scratch_layout(),
+                offset::DELIVERY_BITS,
+                deliveries,
+            );
         }
         self.asm.bind(drop);
         self.asm.exit_with(XDP_DROP);
@@ -178,7 +182,7 @@ impl Builder {
     /// Emits the redirect to the interface that the body has named. If the body has named none,
     /// execution continues after this code.
     fn emit_interface_redirect(&mut self) {
-        let here = self.asm.label();
+        let here = self.asm.new_label();
         self.asm.push(Insn::load(Size::W, R1, R9, offset::INTERFACE));
         self.asm.jump_if(Cond::Eq, R1, 0, here);
         self.asm.push(Insn::mov(R2, 0));
@@ -199,7 +203,7 @@ impl Builder {
         let bytes = headroom::total_size(count).cast_signed();
         let place = |at: u32| i16::try_from(at).unwrap_or(i16::MAX);
         self.emit_frame_length();
-        let inside = self.asm.label();
+        let inside = self.asm.new_label();
         let asm = &mut self.asm;
         if redirect.tag_kfunc.is_some() {
             // The consumer puts the tag back inline.

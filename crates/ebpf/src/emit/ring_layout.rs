@@ -77,12 +77,12 @@ pub mod record {
     /// Offset of the GSO segment size in bytes (two bytes), which is 0 if the frame is a single
     /// segment.
     pub const GSO_SIZE: i16 = 28;
-    /// Offset of the flags of the frame, [`TAGGED`] and [`SENT`] (two bytes).
+    /// Offset of the flags of the frame, [`TAGGED_FLAG`] and [`SENT_FLAG`] (two bytes).
     pub const FLAGS: i16 = 30;
     /// Flag of a frame whose tag is stored outside the frame.
-    pub const TAGGED: u16 = 1;
+    pub const TAGGED_FLAG: u16 = 1;
     /// Flag of a frame that this host sends.
-    pub const SENT: u16 = 2;
+    pub const SENT_FLAG: u16 = 2;
     /// Size of a record's header in bytes.
     pub const HEADER_SIZE: u32 = 32;
     /// Alignment of records in the ring, in bytes.
@@ -90,12 +90,12 @@ pub mod record {
 }
 
 /// Size of a pointer in bytes. Its fields, with their sizes: position (8), view length (4), class
-/// (4), view offset (4, with [`AFTER_TAG`]), exit number (4), and, if the exit shares its reader,
-/// the number of earlier pointers for this exit (8).
+/// (4), view offset (4, with [`AFTER_TAG_FLAG`]), exit number (4), and, if the exit shares its
+/// reader, the number of earlier pointers for this exit (8).
 pub const POINTER_SIZE: u32 = 32;
 /// Flag in the view offset of a pointer: the view begins after a tag that may be stored outside the
 /// frame. If that tag is inserted, the view begins four bytes later.
-pub const AFTER_TAG: u32 = 1 << 31;
+pub const AFTER_TAG_FLAG: u32 = 1 << 31;
 /// Byte offset of the exit number in the view that the scratch memory holds for a delivery.
 pub(in crate::emit) const EXIT_OFFSET: i16 = 12;
 /// Maximum number of readers per pointer ring.

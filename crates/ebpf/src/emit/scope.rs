@@ -14,7 +14,7 @@ use super::handle::{
     Window,
 };
 use super::lower::offset_too_far_error;
-use super::target::ZERO;
+use super::target::NATURAL_ZERO_CLASS;
 use super::unfit::UnfitReason;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{FilterSpan, Hook};
@@ -124,7 +124,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn need<const N: usize>(&mut self, at: FramePos<'s>, miss: Exit<'s>) -> Window<'s, N> {
         const { assert!(0 < N && N <= 512, "a window has 1 to 512 bytes") }
         let length = u16::try_from(N).unwrap_or(u16::MAX);
-        Window { bytes: self.builder.check(at, length, miss.label) }
+        Window { bytes: self.builder.check_bounds(at, length, miss.label) }
     }
 
     /// Emits code that loads a field from bytes that have been checked. An offset beyond the window
@@ -147,9 +147,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         miss: Exit<'s>,
     ) -> Result<DynWindow<'s>, UnfitReason> {
         if !(1..=512).contains(&n) {
-            return Err(self.unfit("it reads no byte, or more than 512 at once"));
+            return Err(self.record_unfit_reason("it reads no byte, or more than 512 at once"));
         }
-        Ok(DynWindow { bytes: self.builder.check(at, n, miss.label), length: n })
+        Ok(DynWindow { bytes: self.builder.check_bounds(at, n, miss.label), length: n })
     }
 
     /// Emits code that loads a field at byte offset `off` from bytes that [`Scope::need_dyn`] has
@@ -160,7 +160,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         off: u16,
     ) -> Result<Num<'s>, UnfitReason> {
         if usize::from(off) + T::SIZE.bytes() > usize::from(span.length) {
-            return Err(self.unfit("it reads past the bytes that it has checked"));
+            return Err(self.record_unfit_reason("it reads past the bytes that it has checked"));
         }
         Ok(self.builder.load(span.bytes, off, T::SIZE))
     }
@@ -169,7 +169,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// before bytes are read there.
     pub fn advance(&mut self, at: FramePos<'s>, n: u16) -> FramePos<'s> {
         if at.offset.checked_add(n).is_none() {
-            self.builder.refuse(offset_too_far_error());
+            self.builder.refuse_program(offset_too_far_error());
         }
         FramePos { offset: at.offset.saturating_add(n), reach: at.reach + u32::from(n), ..at }
     }
@@ -203,7 +203,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             Some(cond) => self.jump_if(cond, left, right.into(), miss.label),
             None => {
                 // BPF has no inverse of JSET, so the code jumps over the jump to the exit.
-                let holds = self.builder.asm.label();
+                let holds = self.builder.asm.new_label();
                 self.jump_if(Cond::Set, left, right.into(), holds);
                 self.leave(miss);
                 self.builder.bind(holds);
@@ -245,12 +245,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Emits an arm: code that can end early through its own exit. Handles created inside are not
     /// valid outside.
     pub fn arm<R>(&mut self, f: impl for<'i> FnOnce(&mut Scope<'i, 's>, Exit<'i>) -> R) -> R {
-        let mark = self.builder.open();
+        let mark = self.builder.open_arm();
         let exit = Exit { label: Builder::arm_end_label(&mark), brand: Brand::default() };
         let mut inner = Scope { builder: mem::take(&mut self.builder), brand: PhantomData };
         let result = f(&mut inner, exit);
         self.builder = inner.builder;
-        self.builder.close(mark);
+        self.builder.close_arm(mark);
         result
     }
 
@@ -269,13 +269,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the exit for blocks that this code cannot decide. The filter's user implementation
     /// decides about them.
     pub fn unsure(&self) -> Exit<'s> {
-        Exit { label: self.builder.unsure(), brand: Brand::default() }
+        Exit { label: self.builder.unsure_label(), brand: Brand::default() }
     }
 
     /// Emits code that increments a counter of this filter.
     pub fn count(&mut self, counter: &str) {
-        let counter = self.builder.counter(counter);
-        self.builder.count(counter);
+        let counter = self.builder.counter_index(counter);
+        self.builder.increment_counter(counter);
     }
 
     // ---- numbers
@@ -316,17 +316,17 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compute(Alu::Shr, left, Value::Const(bits & 31))
     }
 
-    /// Returns the class for a number: the number itself, or [`ZERO`] for 0, because class 0 means
-    /// no answer.
+    /// Returns the class for a number: the number itself, or [`NATURAL_ZERO_CLASS`] for 0, because
+    /// class 0 means no answer.
     pub fn natural_class(&mut self, num: Num<'s>) -> Num<'s> {
-        self.load_if_zero(num, Insn::alu32(Alu::Mov, R0, ZERO.cast_signed()))
+        self.load_if_zero(num, Insn::alu32(Alu::Mov, R0, NATURAL_ZERO_CLASS.cast_signed()))
     }
 
     /// Emits code that replaces a number by another one if it is 0, and returns the result. `insn`
     /// loads the other number into r0.
     pub(super) fn load_if_zero(&mut self, num: Num<'s>, insn: Insn) -> Num<'s> {
         let b = &mut self.builder;
-        let done = b.asm.label();
+        let done = b.asm.new_label();
         b.fetch(num.into(), R0);
         b.asm.jump_if(Cond::Ne, R0, 0, done);
         b.asm.push(insn);
@@ -404,7 +404,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         on: Layers<'s>,
         out: Exit<'s>,
     ) -> Result<Answer<'s>, UnfitReason> {
-        let mark = self.builder.open();
+        let mark = self.builder.open_arm();
         self.builder.begin_filter(filter);
         let mut inner =
             Scope::<'_, 's> { builder: mem::take(&mut self.builder), brand: PhantomData };
@@ -417,7 +417,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             }
             Err(unfit) => {
                 // The code of the twin is incomplete, so the program must not be used.
-                self.builder.refuse(unfit.clone());
+                self.builder.refuse_program(unfit.clone());
                 Err(unfit)
             }
         }
@@ -434,8 +434,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         unsure: impl for<'i> FnOnce(&mut Scope<'i, 's>),
     ) -> Result<Answer<'s>, UnfitReason> {
         let asm = &mut self.builder.asm;
-        let (none, undecided, next) = (asm.label(), asm.label(), asm.label());
-        let outer = self.builder.unsure();
+        let (none, undecided, next) = (asm.new_label(), asm.new_label(), asm.new_label());
+        let outer = self.builder.unsure_label();
         self.builder.set_unsure_label(undecided);
         let out = Exit { label: none, brand: Brand::default() };
         let answer = self.emit_twin(filter, emit, args, on, out);
@@ -466,7 +466,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         only: impl FnOnce(&mut Self, Exit<'s>),
         miss: impl for<'i> FnOnce(&mut Scope<'i, 's>),
     ) {
-        let (other, next) = (self.builder.asm.label(), self.builder.asm.label());
+        let (other, next) = (self.builder.asm.new_label(), self.builder.asm.new_label());
         only(self, Exit { label: other, brand: Brand::default() });
         if self.builder.asm.is_used(other) {
             self.builder.asm.jump(next);
@@ -479,8 +479,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Records `why` as the reason for which eBPF cannot express the program, and returns it as an
     /// error. Because of the record, the program is refused even if the twin ignores the returned
     /// error.
-    fn unfit(&mut self, why: &'static str) -> UnfitReason {
-        self.builder.refuse(UnfitReason::new(why));
+    fn record_unfit_reason(&mut self, why: &'static str) -> UnfitReason {
+        self.builder.refuse_program(UnfitReason::new(why));
         UnfitReason::new(why)
     }
 

@@ -35,12 +35,12 @@ pub struct WideVar<'s>(WideNum<'s>);
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Declares the state of the current filter: `size` bytes, initially zero.
-    pub fn state(&mut self, size: u16) -> TwinState<'s> {
-        TwinState { map: self.builder().state_map(size), size, brand: PhantomData }
+    pub fn declare_state(&mut self, size: u16) -> TwinState<'s> {
+        TwinState { map: self.builder().state_map_number(size), size, brand: PhantomData }
     }
 
     /// Emits code that loads the 64-bit number at byte `at` of the filter's state.
-    pub fn read(&mut self, state: TwinState<'s>, at: u16) -> WideNum<'s> {
+    pub fn read_state(&mut self, state: TwinState<'s>, at: u16) -> WideNum<'s> {
         self.point_at_state(state, at, 8);
         self.builder().asm.push(Insn::load(Size::DW, R0, R1, 0));
         self.store_wide()
@@ -48,7 +48,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Emits code that atomically adds `amount` to the 64-bit number at byte `at` of the filter's
     /// state.
-    pub fn add_to(&mut self, state: TwinState<'s>, at: u16, amount: impl Into<Value<'s>>) {
+    pub fn add_to_state(&mut self, state: TwinState<'s>, at: u16, amount: impl Into<Value<'s>>) {
         self.builder().fetch(amount.into(), R2);
         self.point_at_state(state, at, 8);
         self.builder().asm.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
@@ -72,7 +72,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Emits code that atomically adds to the `nth` of `count` 64-bit numbers that begin at byte
     /// `at` of the filter's state. The code does nothing if `nth` is out of range.
-    pub fn add_nth(
+    pub fn add_to_nth_number(
         &mut self,
         state: TwinState<'s>,
         (at, count): (u16, u16),
@@ -80,7 +80,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         amount: impl Into<Value<'s>>,
     ) {
         self.builder().fetch(amount.into(), R2);
-        let beyond = self.builder().asm.label();
+        let beyond = self.builder().asm.new_label();
         self.point_at_nth_number(state, (at, count), nth, beyond);
         let b = self.builder();
         b.asm.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
@@ -91,7 +91,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// `at` of the filter's state to `new`. The code jumps to the exit `other` if the number is not
     /// less than `new`, if another processor changes it at the same time, or if `nth` is out of
     /// range.
-    pub fn raise_nth(
+    pub fn raise_nth_number(
         &mut self,
         state: TwinState<'s>,
         (at, count): (u16, u16),
@@ -118,7 +118,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Emits code that atomically replaces the 64-bit number at byte `at` of the filter's state
     /// with `new` if the number is `old`. Otherwise, the code jumps to the exit `other`.
-    pub fn replace(
+    pub fn replace_if_equal(
         &mut self,
         state: TwinState<'s>,
         at: u16,
@@ -133,14 +133,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Emits a read of the monotonic clock, in ns. A call to the helper takes about 32 ns.
     pub fn monotonic_time(&mut self) -> WideNum<'s> {
-        self.builder().call(Helper::KtimeNs);
+        self.builder().call_helper(Helper::KtimeNs);
         self.store_wide()
     }
 
     // ---- arithmetic
 
     /// Emits code that loads a 64-bit constant, and returns it as a number.
-    pub fn wide(&mut self, value: u64) -> WideNum<'s> {
+    pub fn wide_constant(&mut self, value: u64) -> WideNum<'s> {
         self.builder().asm.push_wide(Insn::load64(R0, value));
         self.store_wide()
     }
@@ -247,11 +247,11 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Returns the larger of two 64-bit numbers.
-    pub fn max(&mut self, left: WideNum<'s>, right: WideNum<'s>) -> WideNum<'s> {
+    pub fn max_wide(&mut self, left: WideNum<'s>, right: WideNum<'s>) -> WideNum<'s> {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
         let b = self.builder();
-        let done = b.asm.label();
+        let done = b.asm.new_label();
         b.asm.jump_if(Cond::Ge, R0, R1, done);
         b.asm.push(Insn::mov(R0, R1));
         b.bind(done);
@@ -260,12 +260,18 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Emits a jump to the exit `miss` that is taken unless the comparison of 64-bit numbers holds.
     /// [`Cmp::Any`] is not supported, and makes the program unfit.
-    pub fn only_wide(&mut self, left: WideNum<'s>, cmp: Cmp, right: WideNum<'s>, miss: Exit<'s>) {
+    pub fn only_if_wide(
+        &mut self,
+        left: WideNum<'s>,
+        cmp: Cmp,
+        right: WideNum<'s>,
+        miss: Exit<'s>,
+    ) {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
         let b = self.builder();
         let Some(cond) = cmp.inverse() else {
-            return b.refuse(UnfitReason::new("it compares bits of a wide number"));
+            return b.refuse_program(UnfitReason::new("it compares bits of a wide number"));
         };
         b.asm.jump_if(cond, R0, R1, miss.label);
         b.invalidate_registers();
@@ -314,7 +320,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let b = self.builder();
         b.fetch_distance(at, R1);
         b.fetch(length.into(), R0);
-        let (ends, done) = (b.asm.label(), b.asm.label());
+        let (ends, done) = (b.asm.new_label(), b.asm.new_label());
         b.asm.jump_if(Cond::Gt, R1, R0, ends);
         b.asm.push(Insn::alu(Alu::Sub, R0, R1));
         b.asm.jump(done);
@@ -329,7 +335,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let b = self.builder();
         b.fetch(left.into(), R0);
         b.fetch(right.into(), R1);
-        let done = b.asm.label();
+        let done = b.asm.new_label();
         b.asm.jump_if(Cond::Le, R0, R1, done);
         b.asm.push(Insn::mov(R0, R1));
         b.bind(done);
@@ -354,7 +360,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     fn point_at_state(&mut self, state: TwinState<'s>, at: u16, length: u16) {
         let b = self.builder();
         if at.saturating_add(length) > state.size || !at.is_multiple_of(8) {
-            b.refuse(UnfitReason::new("it accesses bytes outside its state"));
+            b.refuse_program(UnfitReason::new("it accesses bytes outside its state"));
         }
         b.asm.push_wide(Insn::load_map_value(R1, state.map, at.into()));
         b.invalidate_registers();

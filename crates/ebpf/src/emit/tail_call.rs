@@ -29,15 +29,15 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Does nothing inside an arm. Does not end a part while the code of an exit that increments a
     /// counter is still to be emitted.
     #[must_use]
-    pub fn link(&mut self, answer: Answer<'s>) -> Answer<'s> {
-        self.link_with_exits(answer, |_| {})
+    pub fn end_part_if_long(&mut self, answer: Answer<'s>) -> Answer<'s> {
+        self.end_part_if_long_with_fallback(answer, |_| {})
     }
 
-    /// Ends a part of the program or resets the verifier's state, like [`Scope::link`]. If the tail
-    /// call to the next part fails at run time, the code that `fails` emits runs instead. If this
-    /// code does not jump to an exit, the block takes the `unsure` exit.
+    /// Ends a part of the program or resets the verifier's state, like [`Scope::end_part_if_long`].
+    /// If the tail call to the next part fails at run time, the code that `fails` emits runs
+    /// instead. If this code does not jump to an exit, the block takes the `unsure` exit.
     #[must_use]
-    pub fn link_with_exits(
+    pub fn end_part_if_long_with_fallback(
         &mut self,
         answer: Answer<'s>,
         fails: impl for<'i> FnOnce(&mut Scope<'i, 's>),
@@ -62,7 +62,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             self.arm(|inner, _| fails(inner));
             let b = self.builder();
             // A failed call for which `fails` emitted nothing.
-            let unsure = b.unsure();
+            let unsure = b.unsure_label();
             b.asm.jump(unsure);
             b.begin_next_part();
         } else {
@@ -85,8 +85,8 @@ impl Builder {
     /// Emits code that sets r1 to the address of this processor's row for values passed between
     /// parts. If the processor has no row, the block takes the `unsure` exit.
     fn point_at_row(&mut self, map: u32) {
-        self.call(Helper::CpuId);
-        let unsure = self.unsure();
+        self.call_helper(Helper::CpuId);
+        let unsure = self.unsure_label();
         self.asm.jump_if(Cond::Ge, R0, PROCESSORS_MAX, unsure);
         self.asm.push(Insn::alu(Alu::Shl, R0, ROW_SIZE_LOG2));
         self.asm.push_wide(Insn::load_map_value(R1, map, 0));
@@ -101,7 +101,7 @@ impl Builder {
         self.asm.push(Insn::mov(R1, R6));
         self.asm.push_wide(Insn::load_map(R2, links));
         self.asm.push(Insn::mov(R3, next));
-        self.call(Helper::TailCall);
+        self.call_helper(Helper::TailCall);
     }
 }
 

@@ -8,41 +8,42 @@
 //! Rings and doorbells are the caller's maps, numbered after the program's own. Each processor has
 //! a region ([`offset`]) in each map and is the only writer of that region, so stores need no
 //! atomics, only the right order for readers. The deliveries of a frame are recorded in memory
-//! ([`Scratch`]), not in registers. The verifier does not track memory, so deliveries do not double
-//! the number of its paths.
+//! ([`ScratchLayout`]), not in registers. The verifier does not track memory, so deliveries do not
+//! double the number of its paths.
 //!
 //! A [`Tap`] uses one map for all data. In a [`FusedTap`], several requests of several owners share
 //! a program. The scratch memory, each owner's frames and each request's pointers are then in
 //! separate maps. Each map can therefore be given to exactly the processes that may read it, and it
 //! outlives the program.
 //!
-//! `ring_layout` has the offsets, `config` the configuration. [`ring`] ends a frame; [`unread`]
-//! skips the copy while there is no reader; [`awake`] leaves frames to the host while their
-//! consumer sleeps; [`shared`] lets exits share a slot and a reader if a
-//! frame takes at most one of them; [`switched`] has exits that a word in memory opens.
+//! `ring_layout` has the offsets, `config` the configuration. [`ring`] ends a frame;
+//! [`unread_rings`] skips the copy while there is no reader; [`awake_consumer`] leaves frames to
+//! the host while their consumer sleeps; [`slot_sharing`] lets exits share a slot and a reader if a
+//! frame takes at most one of them; [`switched_exits`] has exits that a word in memory opens.
 
-mod awake;
+mod awake_consumer;
 mod doorbell;
 mod ring;
-mod shared;
-mod switched;
-mod unread;
+mod slot_sharing;
+mod switched_exits;
+mod unread_rings;
 
 pub use super::config::{
-    Delivery, Egress, FrameRing, FusedTap, PointerRing, Scratch, Tap, WakePolicy, WakeupTarget,
+    Delivery, Egress, FrameRing, FusedTap, PointerRing, ScratchLayout, Tap, WakePolicy,
+    WakeupTarget,
 };
 pub(super) use super::ring_layout::EXIT_OFFSET;
 pub use super::ring_layout::{
-    AFTER_TAG, DELIVERIES_MAX, EXITS_MAX, POINTER_SIZE, READERS_MAX, SWITCHED_EXITS_MAX,
+    AFTER_TAG_FLAG, DELIVERIES_MAX, EXITS_MAX, POINTER_SIZE, READERS_MAX, SWITCHED_EXITS_MAX,
     SWITCHED_SLOTS_MAX, SWITCHED_WORD_SIZE, TALLIES_MAX, UNREAD_LAPS_LOG2, offset, record,
 };
 pub use super::switch_layout::SwitchLayout;
 use ring::store_release_insn;
-pub(super) use shared::{SharedSlot, shared_slots};
+pub(super) use slot_sharing::{SharedSlot, shared_slots};
 
 use super::builder::Builder;
-use super::config::{FixedSlots, FrameEnd};
-use super::frame_end::emit_counting_program;
+use super::config::{FinalAction, FixedSlots};
+use super::counting_program::emit_counting_program;
 use super::handle::{Exit, Layers, Num, Value};
 use super::maps::FIRST_CALLER_MAP;
 use super::scope::{MetadataField, Scope};
@@ -73,16 +74,16 @@ pub fn fused_tap(
 ) -> Result<Program, UnfitReason> {
     let target = target.into();
     user_sockets::check_hook(target.hook, fused.user.as_ref())?;
-    emit_counting_program(target, FrameEnd::Tap(fused.clone()), body, unsure)
+    emit_counting_program(target, FinalAction::Tap(fused.clone()), body, unsure)
 }
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Emits code that adds one block and `bytes` bytes to tally `number`, a pair of counters.
-    pub fn tally(&mut self, number: u16, bytes: Num<'s>) {
+    pub fn add_to_tally(&mut self, number: u16, bytes: Num<'s>) {
         let b = self.builder();
-        let scratch = b.scratch();
+        let scratch = b.scratch_layout();
         if number >= scratch.tallies_max {
-            return b.refuse(UnfitReason::new("there is no room for more tallies"));
+            return b.refuse_program(UnfitReason::new("there is no room for more tallies"));
         }
         let place = scratch.tallies + 16 * number.cast_signed();
         b.restore_region_register();
@@ -97,12 +98,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn deliver(&mut self, delivery: Delivery, on: Layers<'s>, class: Value<'s>) {
         let length = self.view_length(on);
         let b = self.builder();
-        let scratch = b.scratch();
+        let scratch = b.scratch_layout();
         let (outlet, bit) = delivery.ring_and_bit();
         let beyond = u32::from(delivery.reader) >= READERS_MAX
             || delivery.shared && delivery.exit >= EXITS_MAX;
         if outlet >= scratch.outlets || beyond {
-            return b.refuse(UnfitReason::new("it has too many exits from the kernel"));
+            return b.refuse_program(UnfitReason::new("it has too many exits from the kernel"));
         }
         b.record_delivery(delivery);
         let place = scratch.view_slot_offset(delivery.number);
@@ -122,7 +123,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Emits code that sets or clears mark `number`, a flag of the current frame. The verifier does
     /// not track marks, because they are in memory.
-    pub fn mark(&mut self, number: u16, set: bool) {
+    pub fn set_mark(&mut self, number: u16, set: bool) {
         let b = self.builder();
         if let Some(place) = b.checked_mark_offset(number) {
             b.restore_region_register();
@@ -177,7 +178,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         &mut self,
         f: impl for<'i> FnOnce(&mut Scope<'i, 's>, Exit<'i>) -> R,
     ) -> R {
-        let outer = self.builder().unsure();
+        let outer = self.builder().unsure_label();
         self.arm(|inner, exit| {
             inner.builder().set_unsure_label(exit.label);
             let result = f(inner, exit);
@@ -199,23 +200,23 @@ impl Builder {
         !matches!(self.target.hook, Hook::Xdp | Hook::Cgroup)
     }
 
-    /// Emits code that loads the offset of the view into a register, with the flag [`AFTER_TAG`] if
-    /// the view begins after a tag that may be stored outside the frame. Views with and without the
-    /// flag may reach the same exit, because a filter moves the view only of blocks that it
-    /// answers.
+    /// Emits code that loads the offset of the view into a register, with the flag
+    /// [`AFTER_TAG_FLAG`] if the view begins after a tag that may be stored outside the frame.
+    /// Views with and without the flag may reach the same exit, because a filter moves the view
+    /// only of blocks that it answers.
     fn fetch_view_offset(&mut self, on: &Layers<'_>, to: Reg) {
         self.fetch_distance(on.at, to);
         if is_after_stored_tag(on) && self.may_have_stored_tag() {
-            self.asm.push(Insn::alu(Alu::Or, to, AFTER_TAG.cast_signed()));
+            self.asm.push(Insn::alu(Alu::Or, to, AFTER_TAG_FLAG.cast_signed()));
         }
     }
 
     /// Emits code that sets r9 to the address of this processor's scratch memory, and clears the
     /// words that describe the previous frame.
-    pub(super) fn point_at_scratch(&mut self, frame_end: &FrameEnd) {
-        let scratch = frame_end.scratch();
-        let known = self.asm.label();
-        if let FrameEnd::Tap(FusedTap { user: Some(own), .. }) = frame_end {
+    pub(super) fn point_at_scratch(&mut self, frame_end: &FinalAction) {
+        let scratch = frame_end.scratch_layout();
+        let known = self.asm.new_label();
+        if let FinalAction::Tap(FusedTap { user: Some(own), .. }) = frame_end {
             self.pass_other_sockets(own);
         }
         self.asm.push(Insn::call(Helper::CpuId));
@@ -223,10 +224,10 @@ impl Builder {
         // Unreachable: every possible processor has a region.
         self.asm.exit_with(Verdict::Pass.return_value(self.target.hook));
         self.asm.bind(known);
-        if let FrameEnd::Tap(FusedTap { user: Some(own), cpus, .. }) = frame_end {
+        if let FinalAction::Tap(FusedTap { user: Some(own), cpus, .. }) = frame_end {
             self.claim_region(own, *cpus);
         }
-        if let FrameEnd::Tap(fused) = frame_end
+        if let FinalAction::Tap(fused) = frame_end
             && (fused.user.is_some() || !fused.uses_one_map())
         {
             self.asm.push(Insn::store(Size::DW, R10, FixedSlots::REGION_NUMBER, R0));
@@ -238,13 +239,13 @@ impl Builder {
         if frame_end.switches().is_some() {
             self.asm.push(Insn::store(Size::DW, R9, scratch.switched, 0));
         }
-        if let FrameEnd::Tap(fused) = frame_end {
+        if let FinalAction::Tap(fused) = frame_end {
             let marks = fused.egresses.iter().map(|egress| egress.mark).chain(fused.withheld_mark);
             for mark in marks.filter(|mark| *mark < scratch.marks_max) {
                 self.asm.push(Insn::store(Size::DW, R9, scratch.mark_offset(mark), 0));
             }
         }
-        if matches!(frame_end, FrameEnd::Redirect(_)) {
+        if matches!(frame_end, FinalAction::Redirect(_)) {
             self.asm.push(Insn::store(Size::W, R9, offset::INTERFACE, 0));
         }
         self.invalidate_registers();
@@ -273,9 +274,9 @@ impl Builder {
     }
 
     fn checked_mark_offset(&mut self, number: u16) -> Option<i16> {
-        let scratch = self.scratch();
+        let scratch = self.scratch_layout();
         if number >= scratch.marks_max {
-            self.refuse(UnfitReason::new("there is no room for more marks"));
+            self.refuse_program(UnfitReason::new("there is no room for more marks"));
             return None;
         }
         Some(scratch.mark_offset(number))

@@ -3,13 +3,13 @@
 use crate::program::Hook;
 
 /// The class of a block that some filter did not recognize.
-pub const NONE: u32 = 0;
+pub const NO_ANSWER_CLASS: u32 = 0;
 /// The class that represents the natural value 0, such as port 0.
-pub const ZERO: u32 = u32::MAX - 1;
+pub const NATURAL_ZERO_CLASS: u32 = u32::MAX - 1;
 /// Return value with which a tested program ([`ReturnConversion::Answer`]) leaves the block to the
 /// user implementation. No answer has this value: as a class it means "held", and held blocks do
 /// not leave their filter.
-pub const UNSURE: u32 = u32::MAX;
+pub const UNSURE_RETURN_VALUE: u32 = u32::MAX;
 
 /// The environment for which a program is emitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +59,8 @@ impl Target {
 /// The conversion of the last answer to a program's return value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReturnConversion {
-    /// The program returns the class or [`UNSURE`]. Used to test twins in [`crate::exam`].
+    /// The program returns the class or [`UNSURE_RETURN_VALUE`]. Used to test twins in
+    /// [`crate::exam`].
     #[default]
     Answer,
     /// The program returns a verdict on the frame, which depends on the answer.
@@ -100,7 +101,8 @@ impl Verdict {
 /// The decoded return value of a program that was finished with [`ReturnConversion::Answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The class assigned by the last filter; [`NONE`] if some filter did not recognize the block.
+    /// The class assigned by the last filter; [`NO_ANSWER_CLASS`] if some filter did not recognize
+    /// the block.
     Class(u32),
     /// The program could not decide, so the user implementation must decide.
     Unsure,
@@ -109,6 +111,6 @@ pub enum Outcome {
 impl Outcome {
     /// Decodes the return value of a program that was finished with [`ReturnConversion::Answer`].
     pub const fn decode(value: u32) -> Self {
-        if value == UNSURE { Self::Unsure } else { Self::Class(value) }
+        if value == UNSURE_RETURN_VALUE { Self::Unsure } else { Self::Class(value) }
     }
 }

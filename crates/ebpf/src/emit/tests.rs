@@ -142,7 +142,7 @@ fn class_range_selects_the_arc() {
         s.only_in_range(Value::Const(4), 5, 9, out);
         Ok(Answer::new(1, on))
     };
-    assert_outcome_at_every_hook(never, Outcome::Class(NONE));
+    assert_outcome_at_every_hook(never, Outcome::Class(NO_ANSWER_CLASS));
 }
 
 #[test]
@@ -157,9 +157,9 @@ fn absent_exit_counts_and_natural_zero_is_a_class() {
         Ok(Answer::new(s.natural_class(class), on))
     };
     for hook in HOOKS {
-        assert_eq!(run_body(hook, body, &[]), (Outcome::Class(NONE), vec![1, 0]));
+        assert_eq!(run_body(hook, body, &[]), (Outcome::Class(NO_ANSWER_CLASS), vec![1, 0]));
         assert_eq!(run_body(hook, body, &[7]), (Outcome::Class(7), vec![0, 1]));
-        assert_eq!(run_body(hook, body, &[0]), (Outcome::Class(ZERO), vec![0, 1]));
+        assert_eq!(run_body(hook, body, &[0]), (Outcome::Class(NATURAL_ZERO_CLASS), vec![0, 1]));
         assert_eq!(run_body(hook, body, &[9]), (Outcome::Unsure, vec![0, 1]));
     }
 }
@@ -274,7 +274,7 @@ fn edit_frame<'s>(
     s.need::<8>(on.at, out);
     s.make_writable(FrameOffset::from_start(2));
     s.put::<u8>(FrameOffset::from_start(1), 9);
-    s.remove_before(FrameOffset::from_start(1));
+    s.remove_bytes_before(FrameOffset::from_start(1));
     let at = s.position_at(FrameOffset::from_start(0));
     let window = s.need::<2>(at, out);
     Ok(Answer::new(s.load(window, be16::<0>()), Layers { frame: at, at, ..on }))
@@ -291,7 +291,7 @@ fn i6_taken_frames_are_edited() {
         assert_eq!(value, Ok(0x0902));
         assert_eq!(machine.frame.as_deref(), Some(&[&[9, 2, 3][..], &frame[4..]].concat()[..]));
         let short = machine.run(&program.code, Hook::Xdp, &Packet::new(&frame[..14]));
-        assert_eq!(short, Ok(UNSURE.into()), "the kernel leaves 14 bytes");
+        assert_eq!(short, Ok(UNSURE_RETURN_VALUE.into()), "the kernel leaves 14 bytes");
     }
 }
 
@@ -362,7 +362,7 @@ fn i6_long_chain_continues_in_tail_programs() {
     let body: Body = |s, on, out| {
         let mut answer = Answer::new(1, on);
         for at in 0..30 {
-            answer = s.link(answer);
+            answer = s.end_part_if_long(answer);
             answer = s.emit_twin(
                 crate::FilterSpan::new("adds", at, 1),
                 add_to_class,
@@ -384,7 +384,7 @@ fn i6_long_chain_continues_in_tail_programs() {
         assert_eq!(machine.run(&program.code, hook, &Packet::new(FRAME)), Ok(31));
         machine.parts.pop();
         let broken = machine.run(&program.code, hook, &Packet::new(FRAME));
-        assert_eq!(broken, Ok(UNSURE.into()), "a part that is not there");
+        assert_eq!(broken, Ok(UNSURE_RETURN_VALUE.into()), "a part that is not there");
     }
 }
 
@@ -399,14 +399,14 @@ fn siphash_matches_reference_vectors() {
         let program = program(Hook::Xdp, ReturnConversion::Answer, |s, on, out| {
             let sip = s.begin_siphash(KEY);
             if bytes >= 8 {
-                let word = s.wide(0x0001_0203_0405_0607);
+                let word = s.wide_constant(0x0001_0203_0405_0607);
                 s.absorb_siphash_word(sip, word);
             }
             let rest = if bytes == 15 { 0x0809_0a0b_0c0d_0e00 } else { 0 };
-            let last = s.wide(rest | bytes);
+            let last = s.wide_constant(rest | bytes);
             let tag = s.finish_siphash(sip, last);
-            let expected = s.wide(expected.swap_bytes());
-            s.only_wide(tag, Cmp::Eq, expected, out);
+            let expected = s.wide_constant(expected.swap_bytes());
+            s.only_if_wide(tag, Cmp::Eq, expected, out);
             Ok(Answer::new(1, on))
         });
         let program = program.unwrap();

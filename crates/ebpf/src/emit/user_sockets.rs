@@ -54,7 +54,7 @@ impl Builder {
     /// Emits code that passes packets of all sockets that do not belong to this user, without
     /// observing them.
     pub(super) fn pass_other_sockets(&mut self, own: &UserSocketsConfig) {
-        let (other, ours) = (self.asm.label(), self.asm.label());
+        let (other, ours) = (self.asm.new_label(), self.asm.new_label());
         let asm = &mut self.asm;
         asm.push(Insn::mov(R1, R6));
         asm.push(Insn::call(Helper::SocketUid));
@@ -79,13 +79,13 @@ impl Builder {
     /// region's number into r0. `all` is the number of regions of all processors. If no region is
     /// free, the packet is counted and passes.
     pub(super) fn claim_region(&mut self, own: &UserSocketsConfig, all: u32) {
-        let (claimed, known) = (self.asm.label(), self.asm.label());
+        let (claimed, known) = (self.asm.new_label(), self.asm.new_label());
         let pass = Verdict::Pass.return_value(self.target.hook);
         let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R10, FixedSlots::REGION_NUMBER, R0));
         asm.load_map_address(R3, FIRST_CALLER_MAP + own.claims, R0, CLAIMS_STRIDE.cast_signed());
         for (region, word) in (0..).zip(CLAIM_WORD_OFFSETS) {
-            let next = asm.label();
+            let next = asm.new_label();
             asm.push(Insn::mov(R0, 0));
             asm.push(Insn::mov(R1, 1));
             asm.push(Insn::atomic(Size::DW, atomic::CMPXCHG, R3, word, R1));
@@ -121,12 +121,12 @@ impl Builder {
     /// Emits code that loads the flags of the packet's record into r1. The code sets the flag of
     /// sent packets if the packet has no ingress interface.
     pub(super) fn load_record_flags(&mut self) {
-        let received = self.asm.label();
+        let received = self.asm.new_label();
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::W, R2, R6, skb::INGRESS_IFINDEX));
         asm.push(Insn::mov(R1, 0));
         asm.jump_if(Cond::Ne, R2, 0, received);
-        asm.push(Insn::mov(R1, i32::from(record::SENT)));
+        asm.push(Insn::mov(R1, i32::from(record::SENT_FLAG)));
         asm.bind(received);
     }
 }

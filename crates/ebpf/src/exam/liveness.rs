@@ -6,7 +6,7 @@
 //! changes no answer. One backward pass suffices, because control flow never branches backward. In
 //! doubt, an instruction counts as live.
 
-use crate::insn::{Helper, Insn, R0, R6, R10, SOURCE_REG, Size, atomic, class, mode};
+use crate::insn::{Helper, Insn, R0, R6, R10, REGISTER_OPERAND_BIT, Size, atomic, class, mode};
 
 /// Size of an eBPF program's stack in bytes.
 const STACK_SIZE: usize = 512;
@@ -81,7 +81,7 @@ fn successors(at: usize, insn: Insn) -> Vec<usize> {
 
 /// Updates the live set backward over an instruction. Returns true if the instruction is live.
 fn update_live_set(insn: Insn, live: &mut LiveSet) -> bool {
-    let from_register = insn.code & SOURCE_REG != 0;
+    let from_register = insn.code & REGISTER_OPERAND_BIT != 0;
     match insn.class() {
         class::ALU | class::ALU64 => {
             let is_live = live.is_live(insn.dst);

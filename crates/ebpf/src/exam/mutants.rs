@@ -3,7 +3,7 @@
 
 use super::liveness::dead_instructions;
 use crate::disasm;
-use crate::insn::{Alu, Insn, R10, SOURCE_REG, class};
+use crate::insn::{Alu, Insn, R10, REGISTER_OPERAND_BIT, class};
 use crate::program::Program;
 
 /// A program with one changed instruction.
@@ -64,7 +64,7 @@ fn replace_instruction(program: &Program, at: usize, replacement: Insn) -> Progr
 fn mutated_insns(insn: Insn) -> Vec<Insn> {
     let constants = [-1, 1].map(|by| Insn { imm: insn.imm.wrapping_add(by), ..insn }).to_vec();
     let offsets = [-1, 1].map(|by| Insn { off: insn.off.wrapping_add(by), ..insn }).to_vec();
-    let immediate = insn.code & SOURCE_REG == 0;
+    let immediate = insn.code & REGISTER_OPERAND_BIT == 0;
     match insn.class() {
         class::ALU | class::ALU64 if insn.code & 0xf0 == 0xd0 => Vec::new(),
         class::ALU | class::ALU64 if immediate && insn.code & 0xf0 != Alu::Neg as u8 => constants,

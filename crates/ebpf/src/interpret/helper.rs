@@ -1,7 +1,7 @@
 //! Helper functions of the interpreter, with the results and error codes of the kernel's helpers.
 
 use super::memory::CONTEXT_BASE;
-use super::{FaultKind, Flow, Run};
+use super::{FaultKind, InstructionOutcome, Run};
 use crate::insn::{Helper, Insn, Size};
 use crate::program::Hook;
 
@@ -9,10 +9,10 @@ const EFAULT: u64 = -14_i64 as u64;
 const ENOMEM: u64 = -12_i64 as u64;
 const EINVAL: u64 = -22_i64 as u64;
 /// Maximum packet offset that the kernel's load and store helpers accept.
-const OFFSET_MAX: u64 = i32::MAX as u64;
+const PACKET_OFFSET_MAX: u64 = i32::MAX as u64;
 
 impl Run<'_, '_> {
-    pub(super) fn execute_call(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
+    pub(super) fn execute_call(&mut self, insn: Insn) -> Result<InstructionOutcome, FaultKind> {
         let unknown = FaultKind::UnavailableHelper(insn.imm);
         let helper = Helper::from_number(insn.imm).filter(|_| insn.src == 0).ok_or(unknown)?;
         let on_skb = self.memory.hook() != Hook::Xdp;
@@ -55,13 +55,13 @@ impl Run<'_, '_> {
         }
     }
 
-    fn tail_call(&mut self) -> Result<Flow, FaultKind> {
+    fn tail_call(&mut self) -> Result<InstructionOutcome, FaultKind> {
         self.check_context_argument()?;
         let (map, number) = (self.read_register(2)?, self.read_register(3)?);
         self.memory.map_lookup(map, 0).ok_or(FaultKind::InvalidArgument(2))?;
         self.invalidate_scratch_registers();
         self.write_register(0, EINVAL)?;
-        Ok(Flow::Part(number))
+        Ok(InstructionOutcome::Part(number))
     }
 
     fn map_lookup(&self) -> Result<u64, FaultKind> {
@@ -80,7 +80,8 @@ impl Run<'_, '_> {
         let size = usize::try_from(length).ok().filter(|size| *size > 0);
         let size = size.ok_or(FaultKind::InvalidArgument(4))?;
         let offset = u64::from(offset as u32);
-        let from = self.memory.frame_bytes(offset as i64, size).filter(|_| offset <= OFFSET_MAX);
+        let from =
+            self.memory.frame_bytes(offset as i64, size).filter(|_| offset <= PACKET_OFFSET_MAX);
         let from = from.map(<[u8]>::to_vec);
         let to = self.memory.bytes_mut(to, size)?;
         match from {
@@ -140,8 +141,8 @@ impl Run<'_, '_> {
     }
 
     fn replace_transport_checksum(&mut self) -> Result<u64, FaultKind> {
-        const PSEUDO: u64 = 0x10;
-        const ABSENT: u64 = 0x20;
+        const PSEUDO_HEADER_FLAG: u64 = 0x10;
+        const MARK_MANGLED_ZERO_FLAG: u64 = 0x20;
         self.check_context_argument()?;
         let (old, new, flags) =
             (self.read_register(3)? as u32, self.read_register(4)? as u32, self.read_register(5)?);
@@ -150,15 +151,15 @@ impl Run<'_, '_> {
             4 => (old, new),
             _ => return Err(FaultKind::InvalidArgument(5)),
         };
-        if flags & !(PSEUDO | ABSENT | 0xf) != 0 {
+        if flags & !(PSEUDO_HEADER_FLAG | MARK_MANGLED_ZERO_FLAG | 0xf) != 0 {
             return Err(FaultKind::InvalidArgument(5));
         }
-        let is_unfilled = self.memory.is_unfilled();
-        let may_be_absent = flags & ABSENT != 0;
+        let is_unfilled = self.memory.has_unfilled_checksum();
+        let may_be_absent = flags & MARK_MANGLED_ZERO_FLAG != 0;
         self.replace_checksum(|sum| {
             let new = match is_unfilled {
                 _ if may_be_absent && sum == 0 => 0,
-                true if flags & PSEUDO == 0 => sum,
+                true if flags & PSEUDO_HEADER_FLAG == 0 => sum,
                 true => !fold_sum(add_with_carry(add_with_carry(sum.into(), !old), new)),
                 false => update_checksum_32(sum, old, new),
             };
@@ -183,7 +184,7 @@ impl Run<'_, '_> {
     fn pull_data(&mut self) -> Result<u64, FaultKind> {
         self.check_context_argument()?;
         let length = self.read_register(2)? as u32;
-        Ok(if !self.lacks_memory && self.memory.pull(length as usize) { 0 } else { ENOMEM })
+        Ok(if !self.lacks_memory && self.memory.linearize(length as usize) { 0 } else { ENOMEM })
     }
 }
 

@@ -148,7 +148,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.stack_written.fill(false);
     }
 
-    pub(super) fn is_unfilled(&self) -> bool {
+    pub(super) fn has_unfilled_checksum(&self) -> bool {
         self.is_unfilled
     }
 
@@ -169,7 +169,7 @@ impl<'m, 'p> Memory<'m, 'p> {
 
     /// Makes the first `length` bytes of the frame linear and invalidates packet pointers. Returns
     /// false if the frame is shorter.
-    pub(super) fn pull(&mut self, length: usize) -> bool {
+    pub(super) fn linearize(&mut self, length: usize) -> bool {
         let fits = length <= self.frame.len();
         if fits {
             self.linear = self.linear.max(length);
@@ -245,7 +245,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         let outside = FaultKind::OutsideRegions { address, size };
         let (region, range) = split_address(address, size).ok_or(outside)?;
         if region == self.region {
-            let direct = !self.hook.reads_by_helper() && range.end <= self.linear;
+            let direct = !self.hook.reads_packet_by_helper() && range.end <= self.linear;
             return self.frame.get(range).filter(|_| direct).ok_or(outside);
         }
         if region == STACK_BASE >> 32 {

@@ -22,7 +22,9 @@ mod tests;
 
 use std::fmt;
 
-use crate::insn::{Alu, Cond, Insn, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, SOURCE_REG, Size, atomic};
+use crate::insn::{
+    Alu, Cond, Insn, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, REGISTER_OPERAND_BIT, Size, atomic,
+};
 use crate::insn::{class, mode};
 use crate::program::{Hook, Program};
 use memory::{CONTEXT_BASE, Memory, STACK_TOP};
@@ -219,7 +221,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-enum Flow {
+enum InstructionOutcome {
     Next,
     Skip,
     Jump(i64),
@@ -251,10 +253,10 @@ impl Run<'_, '_> {
             let insn = *code.get(at).ok_or(Fault { at, kind: FaultKind::PastLastInstruction })?;
             let next = code.get(at + 1).copied();
             match self.step(insn, next).map_err(|kind| Fault { at, kind })? {
-                Flow::Next => at += 1,
-                Flow::Skip => at += 2,
-                Flow::Exit(value) => return Ok((value, steps)),
-                Flow::Part(number) => {
+                InstructionOutcome::Next => at += 1,
+                InstructionOutcome::Skip => at += 2,
+                InstructionOutcome::Exit(value) => return Ok((value, steps)),
+                InstructionOutcome::Part(number) => {
                     let part = usize::try_from(number).ok().and_then(|number| parts.get(number));
                     // A tail call without a target falls through.
                     match part {
@@ -265,7 +267,7 @@ impl Run<'_, '_> {
                         None => at += 1,
                     }
                 }
-                Flow::Jump(distance) => {
+                InstructionOutcome::Jump(distance) => {
                     let target = (at as i64).saturating_add(1).saturating_add(distance);
                     at = usize::try_from(target)
                         .map_err(|_| Fault { at, kind: FaultKind::PastLastInstruction })?;
@@ -275,7 +277,7 @@ impl Run<'_, '_> {
         Err(Fault { at, kind: FaultKind::BudgetExceeded })
     }
 
-    fn step(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, FaultKind> {
+    fn step(&mut self, insn: Insn, next: Option<Insn>) -> Result<InstructionOutcome, FaultKind> {
         match insn.class() {
             class::LD if insn.is_load_imm64() => self.execute_load64(insn, next),
             class::LD => self.execute_packet_load(insn),
@@ -295,24 +297,28 @@ impl Run<'_, '_> {
         }
     }
 
-    fn write_register(&mut self, reg: u8, value: u64) -> Result<Flow, FaultKind> {
+    fn write_register(&mut self, reg: u8, value: u64) -> Result<InstructionOutcome, FaultKind> {
         if reg >= 10 {
             return Err(FaultKind::InvalidRegister(reg));
         }
         *self.regs.get_mut(usize::from(reg)).ok_or(FaultKind::InvalidRegister(reg))? = value;
         self.written |= 1 << reg;
-        Ok(Flow::Next)
+        Ok(InstructionOutcome::Next)
     }
 
     fn operand_value(&self, insn: Insn) -> Result<u64, FaultKind> {
-        if insn.code & SOURCE_REG == 0 {
+        if insn.code & REGISTER_OPERAND_BIT == 0 {
             Ok(insn.imm as i64 as u64)
         } else {
             self.read_register(insn.src)
         }
     }
 
-    fn execute_load64(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, FaultKind> {
+    fn execute_load64(
+        &mut self,
+        insn: Insn,
+        next: Option<Insn>,
+    ) -> Result<InstructionOutcome, FaultKind> {
         let high = match next {
             Some(Insn { code: 0, dst: 0, src: 0, off: 0, imm }) => imm,
             _ => return Err(FaultKind::InvalidOpcode(insn.code)),
@@ -324,12 +330,12 @@ impl Run<'_, '_> {
             _ => return Err(FaultKind::InvalidOpcode(insn.code)),
         };
         self.write_register(insn.dst, value)?;
-        Ok(Flow::Skip)
+        Ok(InstructionOutcome::Skip)
     }
 
     /// Executes a packet load of classic BPF, which exits the program with 0 beyond the end of the
     /// packet.
-    fn execute_packet_load(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
+    fn execute_packet_load(&mut self, insn: Insn) -> Result<InstructionOutcome, FaultKind> {
         let size = Size::from_opcode(insn.code);
         let base = match insn.code & 0xe0 {
             mode::ABS => 0,
@@ -345,13 +351,13 @@ impl Run<'_, '_> {
         let at = (base as i64 as i32).wrapping_add(insn.imm);
         self.invalidate_scratch_registers();
         let Some(bytes) = self.memory.frame_bytes(i64::from(at), size.bytes()) else {
-            return Ok(Flow::Exit(0));
+            return Ok(InstructionOutcome::Exit(0));
         };
         let value = bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
         self.write_register(0, value)
     }
 
-    fn execute_load(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
+    fn execute_load(&mut self, insn: Insn) -> Result<InstructionOutcome, FaultKind> {
         let size = Size::from_opcode(insn.code);
         let address = self.read_register(insn.src)?.wrapping_add_signed(insn.off.into());
         let value = self.memory.read(address, size)?;
@@ -365,7 +371,7 @@ impl Run<'_, '_> {
         self.write_register(insn.dst, value)
     }
 
-    fn execute_store(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
+    fn execute_store(&mut self, insn: Insn) -> Result<InstructionOutcome, FaultKind> {
         let size = Size::from_opcode(insn.code);
         match (insn.class(), insn.code & 0xe0) {
             (class::STX, mode::ATOMIC) => return self.execute_atomic(insn, size),
@@ -378,10 +384,10 @@ impl Run<'_, '_> {
             _ => self.read_register(insn.src)?,
         };
         self.memory.write(address, size, value)?;
-        Ok(Flow::Next)
+        Ok(InstructionOutcome::Next)
     }
 
-    fn execute_atomic(&mut self, insn: Insn, size: Size) -> Result<Flow, FaultKind> {
+    fn execute_atomic(&mut self, insn: Insn, size: Size) -> Result<InstructionOutcome, FaultKind> {
         if matches!(size, Size::B | Size::H) {
             return Err(FaultKind::InvalidOpcode(insn.code));
         }
@@ -394,7 +400,7 @@ impl Run<'_, '_> {
         let operand = self.read_register(insn.src)?;
         if insn.imm == atomic::STORE_RELEASE {
             self.memory.write(address, size, operand)?;
-            return Ok(Flow::Next);
+            return Ok(InstructionOutcome::Next);
         }
         let old = self.memory.read(address, size)?;
         let new = match insn.imm & !atomic::FETCH {
@@ -414,11 +420,11 @@ impl Run<'_, '_> {
         match insn.imm {
             atomic::CMPXCHG => self.write_register(0, old),
             imm if imm & atomic::FETCH != 0 => self.write_register(insn.src, old),
-            _ => Ok(Flow::Next),
+            _ => Ok(InstructionOutcome::Next),
         }
     }
 
-    fn execute_arithmetic(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
+    fn execute_arithmetic(&mut self, insn: Insn) -> Result<InstructionOutcome, FaultKind> {
         let fault = FaultKind::InvalidOpcode(insn.code);
         let op = insn.code & 0xf0;
         let value = if op == 0xd0 {
@@ -427,17 +433,17 @@ impl Run<'_, '_> {
             let is_mov = op == Alu::Mov as u8;
             let left = if is_mov { 0 } else { self.read_register(insn.dst)? };
             let right = if op == Alu::Neg as u8 { 0 } else { self.operand_value(insn)? };
-            alu::alu(insn, left, right)
+            alu::evaluate_alu(insn, left, right)
         };
         self.write_register(insn.dst, value.ok_or(fault)?)
     }
 
-    fn execute_jump(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
+    fn execute_jump(&mut self, insn: Insn) -> Result<InstructionOutcome, FaultKind> {
         match insn.code {
-            0x05 => return Ok(Flow::Jump(insn.off.into())),
-            0x06 => return Ok(Flow::Jump(insn.imm.into())),
+            0x05 => return Ok(InstructionOutcome::Jump(insn.off.into())),
+            0x06 => return Ok(InstructionOutcome::Jump(insn.imm.into())),
             0x85 => return self.execute_call(insn),
-            0x95 => return Ok(Flow::Exit(self.read_register(0)?)),
+            0x95 => return Ok(InstructionOutcome::Exit(self.read_register(0)?)),
             _ => {}
         }
         let (left, right) = (self.read_register(insn.dst)?, self.operand_value(insn)?);
@@ -445,7 +451,7 @@ impl Run<'_, '_> {
         let wide = |value: u64| if narrow { value as i32 as u64 } else { value };
         let cond = Cond::from_opcode(insn.code).ok_or(FaultKind::InvalidOpcode(insn.code))?;
         let holds = cond.holds(wide(left), wide(right));
-        Ok(if holds { Flow::Jump(insn.off.into()) } else { Flow::Next })
+        Ok(if holds { InstructionOutcome::Jump(insn.off.into()) } else { InstructionOutcome::Next })
     }
 
     /// Resets the registers to their state at the entry of a program.

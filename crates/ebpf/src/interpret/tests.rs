@@ -28,7 +28,7 @@ fn exit_with(code: &[Insn]) -> Vec<Insn> {
 /// `data` and `data_end` are the offsets of the hook's packet pointers in the context.
 fn load_fifth_byte(data: i16, data_end: i16) -> Vec<Insn> {
     let mut asm = Assembler::new();
-    let short = asm.label();
+    let short = asm.new_label();
     asm.push(Insn::mov(R0, 7));
     asm.push(Insn::load(Size::W, R2, R1, data));
     asm.push(Insn::load(Size::W, R3, R1, data_end));

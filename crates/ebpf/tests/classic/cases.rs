@@ -55,7 +55,7 @@ pub(crate) fn read_capture(path: &Path) -> Option<Capture> {
         _ => return None,
     };
     let snaplen = word(16, swap)?;
-    let link = LinkType::from_file(word(20, swap)? & 0x03ff_ffff);
+    let link = LinkType::from_file_number(word(20, swap)? & 0x03ff_ffff);
     let mut frames = Vec::new();
     let mut at = 24;
     while let (Some(length), Some(wire_length)) = (word(at + 8, swap), word(at + 12, swap)) {

@@ -97,7 +97,7 @@ pub(crate) fn steer_frame(
     metadata: &mut ClassicMetadata,
     random: &mut Random,
 ) {
-    let accepting = can_accept(program);
+    let accepting = find_accepting_instructions(program);
     let mut a = SymbolicValue::default();
     let mut x = 0u32;
     let mut memory = [SymbolicValue::default(); 16];
@@ -211,7 +211,7 @@ fn compute_symbolic(code: u16, a: SymbolicValue, b: u32) -> SymbolicValue {
 }
 
 /// Returns, for each instruction, true if a frame that reaches it can still be accepted.
-fn can_accept(program: &ClassicProgram) -> Vec<bool> {
+fn find_accepting_instructions(program: &ClassicProgram) -> Vec<bool> {
     let instructions = program.instructions();
     let mut accepting = vec![false; instructions.len()];
     for _ in 0..3 {

@@ -44,7 +44,7 @@ pub(crate) const EXPRESSIONS: &[&str] = &[
 
 /// Returns the programs of libpcap's test suite, and our own for the same expressions, with their
 /// names.
-pub(crate) fn programs(folder: &std::path::Path) -> Vec<(String, ClassicProgram)> {
+pub(crate) fn read_corpus_programs(folder: &std::path::Path) -> Vec<(String, ClassicProgram)> {
     let mut programs = Vec::new();
     let ours = |expression: &str, optimize: bool| {
         let options = Options { resolver: &InstalledNames, optimize, ..Options::default() };

@@ -5,7 +5,7 @@
 
 use ebpf::classic::{ClassicMetadata, ClassicProgram};
 use ebpf::emit::{self, Answer, Outcome, ReturnConversion, Target, UnfitReason};
-use ebpf::exam::{TwinRunner, TwinVerdict};
+use ebpf::exam::{TwinJudge, TwinVerdict};
 use ebpf::interpret::Packet;
 use ebpf::{FilterSpan, Hook};
 
@@ -41,7 +41,7 @@ pub(crate) fn emit_classic(
 /// The frames are in the form in which this hook sees them.
 pub(crate) struct ClassicJudge<'p>(pub(crate) &'p ClassicProgram, pub(crate) Hook);
 
-impl TwinRunner for ClassicJudge<'_> {
+impl TwinJudge for ClassicJudge<'_> {
     fn name(&self) -> &str {
         "classic"
     }

@@ -15,7 +15,7 @@ use ebpf::emit::{
 use ebpf::{FilterSpan, Hook, Program};
 
 /// Maximum number of extension headers that the `ip` twin follows.
-pub const EXTENSIONS_MAX: usize = 4;
+pub const EXTENSION_HEADERS_MAX: usize = 4;
 /// Length in bytes that a twin assumes for an IP packet whose header specifies none (segmentation
 /// offload, jumbograms).
 pub const LENGTH_IF_UNSPECIFIED: u32 = 1 << 20;
@@ -88,7 +88,7 @@ pub fn compile_chain(
     finish: ReturnConversion,
 ) -> Result<Program, UnfitReason> {
     emit::program(target, finish, |s, on, out| {
-        let mut answer = Answer::new(emit::NONE, on);
+        let mut answer = Answer::new(emit::NO_ANSWER_CLASS, on);
         let mut at = 0;
         for step in chain {
             let word = FilterSpan::new(step.name(), at, step.name().len());
@@ -166,7 +166,7 @@ fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emi
 }
 
 /// Emits the twin of `ip`, whose class is the IP version. The twin is unsure about fragments and
-/// about chains of more than [`EXTENSIONS_MAX`] extension headers.
+/// about chains of more than [`EXTENSION_HEADERS_MAX`] extension headers.
 fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     let kind =
         on.next.ok_or_else(|| UnfitReason::new("no link layer before `ip`: put `eth` there"))?;
@@ -218,7 +218,7 @@ fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitR
         t.set(protocol, next);
         let behind = t.advance(on.at, 40);
         t.set_position(l4, behind);
-        for _ in 0..EXTENSIONS_MAX {
+        for _ in 0..EXTENSION_HEADERS_MAX {
             t.arm(|u, upper| {
                 let kind = u.get(protocol);
                 continue_after_extension(u, kind, unsure, upper);

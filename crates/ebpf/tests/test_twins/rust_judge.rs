@@ -1,12 +1,12 @@
 //! The reference for the test twins in plain Rust. It makes the same decisions from the header
 //! definitions, independently of the twins' code.
 
-use ebpf::emit::{Outcome, ZERO};
-use ebpf::exam::{TwinRunner, TwinVerdict};
+use ebpf::emit::{NATURAL_ZERO_CLASS, Outcome};
+use ebpf::exam::{TwinJudge, TwinVerdict};
 use ebpf::interpret::Packet;
 use ebpf::{Counter, Hook, Program};
 
-use super::{EXTENSIONS_MAX, TestFilter};
+use super::{EXTENSION_HEADERS_MAX, TestFilter};
 
 /// A reference that computes in plain Rust the answer and the counters that a chain of twins must
 /// produce for a packet.
@@ -23,7 +23,7 @@ impl<'p> RustJudge<'p> {
     }
 }
 
-impl TwinRunner for RustJudge<'_> {
+impl TwinJudge for RustJudge<'_> {
     fn name(&self) -> &str {
         "plain"
     }
@@ -94,7 +94,7 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 fn natural_class(value: u16) -> u32 {
-    if value == 0 { ZERO } else { value.into() }
+    if value == 0 { NATURAL_ZERO_CLASS } else { value.into() }
 }
 
 fn eth(packet: &Packet<'_>, view: &mut View) -> Result<u32, NoAnswer> {
@@ -161,7 +161,7 @@ fn ipv6(bytes: &[u8]) -> Result<TransportHeader, NoAnswer> {
     let stated = usize::from(be16(header, 4).unwrap_or(0));
     let length = if stated == 0 { usize::MAX } else { stated };
     let mut l4 = TransportHeader { at: 40, protocol: header[6], length };
-    for _ in 0..EXTENSIONS_MAX {
+    for _ in 0..EXTENSION_HEADERS_MAX {
         match l4.protocol {
             0 | 43 | 60 => {}
             44 => return Err(NoAnswer::Unsure),

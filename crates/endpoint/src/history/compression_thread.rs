@@ -54,13 +54,13 @@ impl CompressionJob {
     }
 
     /// Returns the bytes of the job before compression.
-    pub(super) fn plain(&self) -> &[u8] {
+    pub(super) fn uncompressed_bytes(&self) -> &[u8] {
         &self.plain
     }
 
     /// Takes the uncompressed and the compressed bytes out of the job. The compressed bytes are
     /// `None` if the bytes did not shrink, or if the thread has not finished the job.
-    pub(super) fn take(&mut self) -> (Vec<u8>, Option<Box<[u8]>>) {
+    pub(super) fn take_bytes(&mut self) -> (Vec<u8>, Option<Box<[u8]>>) {
         (std::mem::take(&mut self.plain), self.packed.take().flatten())
     }
 }

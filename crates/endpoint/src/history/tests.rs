@@ -166,11 +166,11 @@ fn v9_frozen_history_keeps_its_frames_and_counts_skipped_ones() {
         stored.iter().map(|(time, _)| *time).eq(1..=10),
         "frames beyond the time limit are stored too"
     );
-    assert_eq!((history.count_and_first_number(), history.skipped()), ((10, 0), 3));
+    assert_eq!((history.count_and_first_number(), history.skipped_frame_count()), ((10, 0), 3));
     assert!(history.memory_used() <= limits.bytes);
     // The skipped frames leave a gap. The history is cleared and begins again after the gap.
     history.push(&block_at(1000, &[8; 100]));
-    assert_eq!((history.count_and_first_number(), history.skipped()), ((1, 13), 0));
+    assert_eq!((history.count_and_first_number(), history.skipped_frame_count()), ((1, 13), 0));
     history.freeze(5000);
     history.freeze(0);
     history.push(&block_at(1060, &[9; 100]));

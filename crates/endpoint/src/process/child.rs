@@ -1,6 +1,6 @@
 //! The handle to a child process, shared by the input half, the output half and the path.
 
-use crate::stop_limit::{STALL_MAX, Stall, StopFlag};
+use crate::stop_limit::{STALL_MAX, StallTimer, StopFlag};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,7 +40,7 @@ pub struct Process {
     /// Stop flag of the path. Once the flag is set, waits for the program are limited in time.
     limit: StopFlag,
     /// Time for which the program has been suspended since the path was stopped.
-    suspension: Mutex<Stall>,
+    suspension: Mutex<StallTimer>,
     /// True if the program was killed because it was suspended.
     was_suspended: AtomicBool,
 }
@@ -160,7 +160,7 @@ impl Process {
         let Some(group) = self.group() else { return Some(Ok(())) };
         let ended = group.outcome().ok().flatten()?;
         drop(group);
-        Some(self.check_end(ended))
+        Some(self.check_outcome(ended))
     }
 
     /// Blocks until the program has exited. Returns the failure if its exit was unsuccessful. The
@@ -181,12 +181,12 @@ impl Process {
         }
         let ended = group.wait()?;
         drop(group);
-        Ok(self.check_end(ended))
+        Ok(self.check_outcome(ended))
     }
 
     /// Returns the path's stop flag. Once the flag is set, waits for the program are limited in
     /// time.
-    pub(super) const fn limit(&self) -> &StopFlag {
+    pub(super) const fn stop_flag(&self) -> &StopFlag {
         &self.limit
     }
 
@@ -236,7 +236,7 @@ impl Process {
         }
     }
 
-    fn check_end(&self, ended: ProcessOutcome) -> Result<(), ProcessFailure> {
+    fn check_outcome(&self, ended: ProcessOutcome) -> Result<(), ProcessFailure> {
         if ended.is_success() || self.released.load(Ordering::Relaxed) {
             return Ok(());
         }

@@ -52,7 +52,7 @@ impl ProgramInput {
                     self.process.record_closed_input();
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if let Err(error) = self.process.limit().await_writable(pipe.as_fd()) {
+                    if let Err(error) = self.process.stop_flag().wait_until_writable(pipe.as_fd()) {
                         self.process.kill();
                         return Err(self.failure(&error));
                     }

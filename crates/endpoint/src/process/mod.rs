@@ -68,7 +68,7 @@ input for 5 s, or is suspended for 5 s, is killed, and the path fails.",
         "the command for the shell, in quotes",
     )],
     classes: Classes::YesNo,
-    state: StateFacts::pinned("its state is inside the program"),
+    state: StateFacts::pinned_to_space("its state is inside the program"),
     ..Description::FILTER_DEFAULTS
 };
 
@@ -118,7 +118,7 @@ fn start(opening: &OpenArguments<'_>, role: ProcessRole) -> Result<StartedProces
     let inheritable = INHERITANCE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let ids = buffer::ids::duplicate_id_counter(DBUF_ID_COUNTER_FD_MIN).ok();
     if let Some((variable, _)) = &ids {
-        shell.env(buffer::ids::COUNTER_VARIABLE, variable);
+        shell.env(buffer::ids::ID_COUNTER_VARIABLE, variable);
     }
     shell.stdin(pipe_at(ProcessRole::Head, Stdio::null));
     shell.stdout(pipe_at(ProcessRole::End, Stdio::inherit));
@@ -126,7 +126,7 @@ fn start(opening: &OpenArguments<'_>, role: ProcessRole) -> Result<StartedProces
         let errno = Some(error.errno);
         Failure::new("start", SHELL, reason_text(&error.into())).with_errno(errno)
     };
-    opening.rollback_log.announce(StepResource::Thread, command).map_err(refused)?;
+    opening.rollback_log.announce_creation(StepResource::Thread, command).map_err(refused)?;
     let mut group = ProcessGroup::start(&mut shell).map_err(refused)?;
     drop((ids, inheritable));
     let (input, output) = (group.take_stdin(), group.take_stdout());
@@ -134,7 +134,7 @@ fn start(opening: &OpenArguments<'_>, role: ProcessRole) -> Result<StartedProces
     let process = Arc::new(Process::new_started(command, group, role, limit));
     opening
         .rollback_log
-        .announce(StepResource::Descriptor, "access to its pipes")
+        .announce_creation(StepResource::Descriptor, "access to its pipes")
         .map_err(refused)?;
     let input = input.map(|pipe| ProgramInput::new(pipe, Arc::clone(&process)));
     let output = output.map(|pipe| {

@@ -9,14 +9,14 @@
 //! removed on rollback. Regular files are locked while they are written, so that no request
 //! overwrites a capture that another request reads.
 
-mod in_place;
+mod in_place_write;
 
-pub(crate) use in_place::FramePiece;
+pub(crate) use in_place_write::FramePiece;
 
 use crate::Failure;
 use crate::entry::is_standard_output;
 use crate::failure::failure_from_io_error;
-use crate::readers::FileCreationContext;
+use crate::permitted_readers::FileCreationContext;
 use crate::sink::full_write::{write_all, write_messages};
 use crate::sink::line_repair::{self, LineFormat};
 use crate::stop_limit::{StopFlag, open_nonblocking};
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use sys::open::{self, OpenedTarget, WriteMode};
-use sys::replace::{Replacement, must_write_in_place};
+use sys::replace::{FileReplacement, must_write_in_place};
 use sys::rollback::{RollbackLog, StepResource};
 
 /// Size in bytes at which the buffer of an output is written to the file.
@@ -66,7 +66,7 @@ pub(crate) struct BufferedOutputFile {
     /// complete block.
     items_after_blocks: u32,
     /// Number of bytes that the next write takes directly from kernel memory instead of the buffer
-    /// ([`in_place`]).
+    /// ([`in_place_write`]).
     bytes_outside_buffer: usize,
     written: Amount,
     /// Number of items (lines, packets) in the blocks that have been written.
@@ -137,7 +137,7 @@ impl BufferedOutputFile {
             return Self::stdout();
         }
         let mut out = Self::open(path, WriteMode::FromStart, creation)?;
-        if out.is_locked && out.length() > 0 {
+        if out.is_locked && out.file_length() > 0 {
             out.old_contents = OldContents::Replace(PathBuf::from(path));
         }
         Ok(out)
@@ -171,7 +171,7 @@ impl BufferedOutputFile {
     ) -> Result<Self, Failure> {
         let mode = readers.file_mode_for_path(Path::new(path), 0o666);
         let cannot = |error: io::Error| failure_from_io_error("open", path, &error);
-        steps.announce(StepResource::File, path).map_err(|error| cannot(error.into()))?;
+        steps.announce_creation(StepResource::File, path).map_err(|error| cannot(error.into()))?;
         for _ in 0..OPEN_ATTEMPTS_MAX {
             let OpenedTarget { file, created: made } =
                 open::open_target(Path::new(path), writes, mode).map_err(cannot)?;
@@ -195,7 +195,7 @@ impl BufferedOutputFile {
 
     fn from_file(file: File, target: String) -> Self {
         Self {
-            is_null: in_place::is_dev_null(&file),
+            is_null: in_place_write::is_dev_null(&file),
             file,
             target,
             is_standard: false,
@@ -227,7 +227,7 @@ impl BufferedOutputFile {
         self
     }
 
-    fn length(&self) -> u64 {
+    fn file_length(&self) -> u64 {
         self.file.metadata().map_or(0, |metadata| metadata.len())
     }
 
@@ -256,7 +256,7 @@ impl BufferedOutputFile {
     }
 
     /// Returns the name of the output, for use in messages.
-    pub(crate) fn target(&self) -> &str {
+    pub(crate) fn name_for_messages(&self) -> &str {
         &self.target
     }
 
@@ -286,7 +286,7 @@ impl BufferedOutputFile {
     /// Writes the buffer and empties it. After a failure, blocks that were not written completely
     /// are lost.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
-        self.write_out(|out| match out.prepare_first_write() {
+        self.write_buffered_blocks(|out| match out.prepare_first_write() {
             Ok(0) if out.keeps_message_boundaries => {
                 write_messages(&mut out.file, &out.buffer, &out.limit)
             }
@@ -299,7 +299,7 @@ impl BufferedOutputFile {
     /// Writes the buffered blocks by calling `write`, counts the blocks that were written
     /// completely, and empties the buffer. `write` returns the number of bytes written, and the
     /// error that stopped it, if any.
-    fn write_out(
+    fn write_buffered_blocks(
         &mut self,
         write: impl FnOnce(&mut Self) -> (usize, io::Result<()>),
     ) -> Result<(), Failure> {
@@ -339,7 +339,7 @@ impl BufferedOutputFile {
     }
 
     /// Returns the number of completely written blocks, and of their viewed bytes.
-    pub(crate) fn written(&self) -> Amount {
+    pub(crate) fn amount_written(&self) -> Amount {
         self.written
     }
 
@@ -424,7 +424,7 @@ impl Drop for BufferedOutputFile {
 /// Writes `bytes` to a new file, which then replaces the old one. Returns the new file, locked, or
 /// `None` if the old file must be overwritten in place.
 fn replace_contents(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<File>> {
-    let Some(mut new) = Replacement::create(path, old)? else { return Ok(None) };
+    let Some(mut new) = FileReplacement::create(path, old)? else { return Ok(None) };
     // Locking cannot fail, because no other process has opened the new file.
     let _ = new.file().try_lock();
     write_all(new.file(), bytes, &StopFlag::default()).1?;
@@ -502,9 +502,9 @@ mod tests {
         append_block(&mut out, &[b'x'; FLUSH_SIZE]).unwrap();
         assert_eq!(std::fs::read(&path).unwrap().len(), FLUSH_SIZE + 3);
         append_block(&mut out, b"two").unwrap();
-        assert_eq!(out.written().blocks, 2);
+        assert_eq!(out.amount_written().blocks, 2);
         out.flush().unwrap();
-        assert_eq!(out.written(), Amount { blocks: 3, bytes: 3 });
+        assert_eq!(out.amount_written(), Amount { blocks: 3, bytes: 3 });
     }
 
     #[test]
@@ -548,7 +548,7 @@ mod tests {
         let failure = out.flush().unwrap_err();
         assert!(!failure.is_quiet);
         assert!(failure.to_string().starts_with("cannot write /dev/full: no space left"));
-        assert_eq!(out.written(), Amount::default());
+        assert_eq!(out.amount_written(), Amount::default());
     }
 
     #[test]
@@ -569,14 +569,14 @@ mod tests {
         gone.join().unwrap();
         let outcome = outcome.and_then(|()| out.flush());
         assert!(outcome.unwrap_err().is_quiet);
-        let left = out.written().blocks;
+        let left = out.amount_written().blocks;
         assert!((10..200).contains(&left), "{left}");
         assert_eq!(out.items_written(), left, "the report names no line that was not written");
     }
 
     #[test]
     fn n7_last_message_of_a_write_is_marked() {
-        let (reader, writer) = sys::descriptor::pair().unwrap();
+        let (reader, writer) = sys::descriptor::socket_pair().unwrap();
         let mut out =
             BufferedOutputFile::from_file(File::from(writer), "standard output".to_owned());
         out.keeps_message_boundaries = true;
@@ -591,7 +591,7 @@ mod tests {
             (message[0], length - 1)
         };
         assert_eq!([next(), next(), next()], [(1, 6), (0, MESSAGE_PAYLOAD_MAX), (1, 1)]);
-        assert_eq!(out.written().blocks, 3);
+        assert_eq!(out.amount_written().blocks, 3);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `discard`: consumes and counts blocks. Used in requests whose filters are of interest, but not
 //! their output.
 
-use super::counting::CountingSink;
+use super::counting_sink::CountingSink;
 use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use filter::{Description, ReadDepth};
 

@@ -6,7 +6,7 @@
 //! still receives the dropped frame (CONTRACT 2). Use `discard` for blocks that have served their
 //! purpose, and `drop` for unwanted blocks.
 
-use super::counting::CountingSink;
+use super::counting_sink::CountingSink;
 use super::discard::DISCARD;
 use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use filter::Description;

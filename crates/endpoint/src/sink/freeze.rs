@@ -59,25 +59,25 @@ Times are those of the blocks.",
             ParameterType::Text,
             "the trigger; by default, any block with a class",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "before",
             ParameterType::Duration,
             "5s",
             "time before the trigger that a file covers",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "after",
             ParameterType::Duration,
             "1s",
             "time after the trigger that a file covers",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "bytes",
             ParameterType::Size { low: 64 << 10, high: 1 << 32 },
             "64M",
             "maximum memory for frames",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "files",
             ParameterType::Number { low: 1, high: 1000 },
             "10",
@@ -94,7 +94,7 @@ struct FreezeSink {
     into: PathBuf,
     /// The expression that selects the triggering blocks. If `None`, every block with a nonzero
     /// class is a trigger.
-    trigger: Option<bpf::Matcher>,
+    trigger: Option<bpf::ExpressionMatcher>,
     after: Time,
     bytes: usize,
     files_max: u64,
@@ -177,12 +177,12 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
 }
 
 /// Compiles `expression`, the value of the parameter `when`.
-fn compile_trigger(expression: &str, given: &Arguments) -> Result<bpf::Matcher, Failure> {
+fn compile_trigger(expression: &str, given: &Arguments) -> Result<bpf::ExpressionMatcher, Failure> {
     let arguments = Arguments::default().with_link_types(given.link_types().map(Into::into));
     let arguments = arguments.with_compiler(given.compiler().cloned());
     let mut arguments = arguments.with_name_resolver(given.name_resolver().cloned());
     arguments.set("expression", Value::Text(expression.to_owned()));
-    bpf::Matcher::new(arguments).map_err(|mistake| {
+    bpf::ExpressionMatcher::new(arguments).map_err(|mistake| {
         Failure::new(
             "freeze when",
             format!("`{expression}`"),
@@ -293,9 +293,9 @@ impl FreezeSink {
     }
 
     /// Creates a file, copies the stored frames into the file, then the trigger unless it is the
-    /// last of them (`is_stored`), and starts a capture that ends at `until`. The stored frames stay
-    /// in the history, because the next file also covers the time before its trigger. If the file
-    /// cannot be created, counts the file and the trigger as missing.
+    /// last of them (`is_stored`), and starts a capture that ends at `until`. The stored frames
+    /// stay in the history, because the next file also covers the time before its trigger. If the
+    /// file cannot be created, counts the file and the trigger as missing.
     fn begin_capture(&mut self, trigger: &Block<'_>, until: Time, is_stored: bool) {
         let (file, name) = match create_capture(&self.into, self.files_max) {
             Ok(created) => created,
@@ -317,7 +317,7 @@ impl FreezeSink {
         let room = self.history.capture_size().saturating_add(unstored + self.bytes);
         self.capture =
             Some(Capture { file, name, link, until, room_left: room, buffer, buffered: 0 });
-        let none = History::new(HistoryLimits::NONE, CompressionMode::CallingThread);
+        let none = History::new(HistoryLimits::RETAIN_NOTHING, CompressionMode::CallingThread);
         let history = std::mem::replace(&mut self.history, none);
         let since = trigger.context.time.saturating_sub(history.limits().time);
         let start = if is_stored { HistoryStart::Oldest } else { HistoryStart::Time(since) };

@@ -29,7 +29,7 @@ pub(super) fn write_all(
         };
         match problem.kind() {
             ErrorKind::Interrupted => {}
-            ErrorKind::WouldBlock => match limit.await_writable(file.as_fd()) {
+            ErrorKind::WouldBlock => match limit.wait_until_writable(file.as_fd()) {
                 Ok(()) => {}
                 Err(error) => return (done, Err(error)),
             },

@@ -13,7 +13,7 @@ use wire::arp::Arp;
 use wire::ethernet::Ethernet;
 use wire::icmp::Icmp;
 use wire::ip::{Fragment, protocol};
-use wire::link::{LinkType, Network};
+use wire::link::{LinkType, NetworkProtocol};
 use wire::tcp::Tcp;
 use wire::{Flow, Layers, layers};
 
@@ -44,7 +44,7 @@ impl<'a> Headers<'a> {
     /// other blocks.
     pub(crate) fn parse_derived_block(block: &Block<'a>) -> Option<Self> {
         let frame = block.headers();
-        if block.marks.link != Marks::NO_LINK || frame.is_empty() {
+        if block.marks.link != Marks::NO_LINK_TYPE || frame.is_empty() {
             return None;
         }
         let layers = layers(LinkType::RAW, frame);
@@ -53,7 +53,7 @@ impl<'a> Headers<'a> {
 
     fn new(frame: &'a [u8], layers: Layers) -> Self {
         let flow = Flow::from_frame(&layers, frame);
-        Self { frame, layers, flow, addresses: wire::flow::addresses(&layers, frame) }
+        Self { frame, layers, flow, addresses: wire::flow::ip_addresses(&layers, frame) }
     }
 
     /// Returns the hardware addresses, sender first, or `None` if there is no Ethernet header.
@@ -99,7 +99,7 @@ impl<'a> Headers<'a> {
 
     fn format_without_flow(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let packet = self.layers.packet(self.frame).unwrap_or_default();
-        if let (Network::Arp, Some(arp)) = (self.layers.network, Arp::parse(packet)) {
+        if let (NetworkProtocol::Arp, Some(arp)) = (self.layers.network, Arp::parse(packet)) {
             return fmt::Display::fmt(arp, f);
         }
         if let Some((source, target)) = self.addresses {
@@ -110,11 +110,11 @@ impl<'a> Headers<'a> {
             write!(f, "{source} > {target} ")?;
         }
         match self.layers.network {
-            Network::Ipv4 => f.write_str("IP"),
-            Network::Ipv6 => f.write_str("IP6"),
-            Network::Arp => f.write_str("ARP"),
-            Network::Other(ethertype) => write!(f, "ethertype 0x{ethertype:04x}"),
-            Network::Unknown => write!(f, "{}", self.layers.link),
+            NetworkProtocol::Ipv4 => f.write_str("IP"),
+            NetworkProtocol::Ipv6 => f.write_str("IP6"),
+            NetworkProtocol::Arp => f.write_str("ARP"),
+            NetworkProtocol::Other(ethertype) => write!(f, "ethertype 0x{ethertype:04x}"),
+            NetworkProtocol::Unknown => write!(f, "{}", self.layers.link),
         }
     }
 }

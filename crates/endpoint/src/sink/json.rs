@@ -1,8 +1,8 @@
 //! `json`: writes one JSON object per block or described message, one per line, to standard output
 //! (NDJSON).
 //!
-//! [`JsonLine`] is the schema in version [`VERSION`]. Unknown values are omitted. Within a version,
-//! fields keep their names and types, but new fields may be added.
+//! [`JsonLine`] is the schema in version [`SCHEMA_VERSION`]. Unknown values are omitted. Within a
+//! version, fields keep their names and types, but new fields may be added.
 
 use super::buffered_output::BufferedOutputFile;
 use super::class_names::ClassNames;
@@ -24,10 +24,10 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use wire::Flow;
 use wire::ip::protocol;
-use wire::link::Network;
+use wire::link::NetworkProtocol;
 
 /// Version of the output schema of `json`.
-pub const VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 1;
 
 /// Description of `json`, the sink that writes one JSON object per block.
 pub const JSON: Description = Description {
@@ -53,7 +53,7 @@ a number as text), src_port, dst_port, malformed. An absent field is unknown, ne
 `payload=base64` adds the viewed bytes exactly, `payload=text` as text in which U+FFFD replaces
 bytes that are not UTF-8.",
     example: "replay web.pcap | dport | json payload=base64",
-    parameters: &[Parameter::named(
+    parameters: &[Parameter::with_default(
         "payload",
         ParameterType::OneOf(&["none", "base64", "text"]),
         "none",
@@ -81,7 +81,7 @@ impl Serialize for JsonLine<'_> {
         let form = if record.is_some() { Form::Message } else { *form };
         let session = (context.session != 0).then_some(context.session);
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("version", &VERSION)?;
+        map.serialize_entry("version", &SCHEMA_VERSION)?;
         map.serialize_entry("time", &Rfc3339(time))?;
         add_member(&mut map, "origin", names.origin_name(context.origin))?;
         map.serialize_entry("form", form.name())?;
@@ -108,7 +108,7 @@ impl JsonLine<'_> {
         map.serialize_entry("wire_length", &block.marks.wire_length)?;
         map.serialize_entry("captured", &block.marks.captured)?;
         add_member(map, "hole", block.pointer.is_hole().then_some(true))?;
-        EndpointFields::from_headers(Headers::parse_frame(block).as_ref()).write(map)?;
+        EndpointFields::from_headers(Headers::parse_frame(block).as_ref()).write_members(map)?;
         match json.payload {
             PayloadEncoding::None => Ok(()),
             PayloadEncoding::Base64 => map.serialize_entry("payload", &Base64(block.bytes())),
@@ -138,11 +138,11 @@ impl EndpointFields {
     pub(crate) fn from_headers(headers: Option<&Headers<'_>>) -> Self {
         let Some(headers) = headers else { return Self::default() };
         let network = match headers.layers.network {
-            Network::Ipv4 => Some("ipv4".into()),
-            Network::Ipv6 => Some("ipv6".into()),
-            Network::Arp => Some("arp".into()),
-            Network::Other(ethertype) => Some(format!("0x{ethertype:04x}").into()),
-            Network::Unknown => None,
+            NetworkProtocol::Ipv4 => Some("ipv4".into()),
+            NetworkProtocol::Ipv6 => Some("ipv6".into()),
+            NetworkProtocol::Arp => Some("arp".into()),
+            NetworkProtocol::Other(ethertype) => Some(format!("0x{ethertype:04x}").into()),
+            NetworkProtocol::Unknown => None,
         };
         let named = |number: u8| match protocol::name(number) {
             Some(name) => name.into(),
@@ -192,7 +192,7 @@ impl EndpointFields {
     }
 
     /// Adds the known addresses, ports and protocols to a JSON object.
-    pub(crate) fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+    pub(crate) fn write_members<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         add_member(map, "vlan", self.vlan)?;
         add_member(map, "network", self.network.as_deref())?;
         add_member(map, "src", self.src)?;
@@ -241,7 +241,7 @@ impl BlockFormatter for JsonFormatter {
     }
 
     fn report(&self, out: &BufferedOutputFile) -> Report {
-        out.report(self.described.rows(out.written()), "line")
+        out.report(self.described.rows(out.amount_written()), "line")
     }
 }
 
@@ -265,7 +265,7 @@ impl JsonFormatter {
     ) -> Option<Option<MessageRecord<'b>>> {
         let record = MessageRecord::from_block(block);
         let hidden = record.is_none() && self.payload == PayloadEncoding::None;
-        let has_line = !(hidden && self.described.is_counted(block));
+        let has_line = !(hidden && self.described.belongs_to_counted_message(block));
         self.described.count_block(block);
         has_line.then_some(record)
     }

@@ -17,7 +17,7 @@ pub(crate) fn write_line(
 ) -> Result<(), Failure> {
     let written = append_line(out.buffer(), object);
     out.end_item();
-    written.map_err(|error| Failure::new("write", out.target(), error))
+    written.map_err(|error| Failure::new("write", out.name_for_messages(), error))
 }
 
 /// Appends an object as a line to a buffer.

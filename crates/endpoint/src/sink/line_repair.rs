@@ -24,13 +24,13 @@ pub(crate) enum LineFormat {
 
 /// Maximum length in bytes of an incomplete line that is removed. A longer line is terminated
 /// instead.
-const LINE_MAX: u64 = 1 << 20;
+const LINE_LENGTH_MAX: u64 = 1 << 20;
 
 /// Repairs the last line of a regular file, so that the file ends with a line terminator. If
-/// `lines` is [`LineFormat::Json`] and the line is an incomplete object of at most [`LINE_MAX`]
-/// bytes, removes the line. Otherwise, terminates the line. Returns a message that describes the
-/// change, or `None` if the file was not changed. A file that this process cannot read is left
-/// unchanged.
+/// `lines` is [`LineFormat::Json`] and the line is an incomplete object of at most
+/// [`LINE_LENGTH_MAX`] bytes, removes the line. Otherwise, terminates the line. Returns a message
+/// that describes the change, or `None` if the file was not changed. A file that this process
+/// cannot read is left unchanged.
 pub(crate) fn repair_last_line(
     file: &mut File,
     target: &str,
@@ -42,12 +42,13 @@ pub(crate) fn repair_last_line(
     }
     // The descriptor may be write-only.
     let Ok(readable) = sys::file::reopen_read_only(file.as_fd()) else { return Ok(None) };
-    let Some((begin, line)) = last_line(&File::from(readable), metadata.len())? else {
+    let Some((begin, line)) = read_unterminated_last_line(&File::from(readable), metadata.len())?
+    else {
         return Ok(None);
     };
     let length = metadata.len() - begin;
     let is_complete_line = line.is_some();
-    let is_whole = || line.is_some_and(|line| serde_json::from_slice::<Object>(&line).is_ok());
+    let is_whole = || line.is_some_and(|line| serde_json::from_slice::<JsonObject>(&line).is_ok());
     if lines == LineFormat::Text || !is_complete_line || is_whole() {
         file.write_all(b"\n")?;
         return Ok(Some(format!(
@@ -63,14 +64,17 @@ pub(crate) fn repair_last_line(
 }
 
 /// A JSON object with any members.
-type Object = serde_json::Map<String, serde_json::Value>;
+type JsonObject = serde_json::Map<String, serde_json::Value>;
 
 /// Returns the start offset and the bytes of the last line of a file, if it is not terminated. For
-/// a line longer than [`LINE_MAX`], returns the offset [`LINE_MAX`] bytes before the end of the
-/// file, without bytes. Returns `None` if the file ends with a line terminator.
-fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>>)>> {
+/// a line longer than [`LINE_LENGTH_MAX`], returns the offset [`LINE_LENGTH_MAX`] bytes before the
+/// end of the file, without bytes. Returns `None` if the file ends with a line terminator.
+fn read_unterminated_last_line(
+    file: &File,
+    length: u64,
+) -> io::Result<Option<(u64, Option<Vec<u8>>)>> {
     const PIECE_SIZE: u64 = 4096;
-    let first = length.saturating_sub(LINE_MAX);
+    let first = length.saturating_sub(LINE_LENGTH_MAX);
     let mut line = Vec::new();
     let mut end = length;
     while end > first {
@@ -152,7 +156,7 @@ mod tests {
     #[test]
     fn incomplete_object_of_any_length_is_found() {
         let whole = b"{\"a\":1}\n";
-        for length in [1, 4087, 4088, 4089, 4095, 4096, 4097, 9000, LINE_MAX as usize - 1] {
+        for length in [1, 4087, 4088, 4089, 4095, 4096, 4097, 9000, LINE_LENGTH_MAX as usize - 1] {
             let contents = [whole.as_slice(), &vec![b'x'; length]].concat();
             assert_eq!(
                 repaired_contents(&contents, LineFormat::Json),
@@ -161,7 +165,7 @@ mod tests {
             );
         }
         // The line is too long to search for its beginning.
-        let long = [whole.as_slice(), &vec![b'x'; LINE_MAX as usize + 9]].concat();
+        let long = [whole.as_slice(), &vec![b'x'; LINE_LENGTH_MAX as usize + 9]].concat();
         let (after, reported) = repaired_contents(&long, LineFormat::Json);
         assert!(reported && after == [long.as_slice(), b"\n"].concat());
     }

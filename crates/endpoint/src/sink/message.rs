@@ -125,9 +125,13 @@ impl<'a> MessageRecord<'a> {
                 FieldType::RepeatedText => {
                     map.serialize_entry(name, &FieldList { record, field })?
                 }
-                FieldType::Number => add_member(map, name, record::number(value))?,
-                FieldType::Flag => add_member(map, name, record::number(value).map(|n| n != 0))?,
-                FieldType::Time => add_member(map, name, record::number(value).map(Rfc3339))?,
+                FieldType::Number => add_member(map, name, record::decode_number(value))?,
+                FieldType::Flag => {
+                    add_member(map, name, record::decode_number(value).map(|n| n != 0))?
+                }
+                FieldType::Time => {
+                    add_member(map, name, record::decode_number(value).map(Rfc3339))?
+                }
                 FieldType::Address => add_member(map, name, decode_address(value))?,
             }
         }
@@ -218,8 +222,8 @@ const OPEN_MESSAGES_MAX: usize = 1 << 18;
 /// Counters of the messages, and of their fragments, that a sink has received.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageCounts {
-    /// True if blocks of the form [`Form::Message`](filter::Form::Message) arrive, in which the blocks of a message follow
-    /// its description.
+    /// True if blocks of the form [`Form::Message`](filter::Form::Message) arrive, in which the
+    /// blocks of a message follow its description.
     has_following_blocks: bool,
     messages: u64,
     fragments: u64,
@@ -240,7 +244,7 @@ impl MessageCounts {
     /// with the flag [`BlockFlags::FIRST`] begins a message that has not been counted, unless it
     /// directly follows its description. Returns false for blocks that belong to no described
     /// message, such as those of a connection of another protocol.
-    pub(crate) fn is_counted(&self, block: &Block<'_>) -> bool {
+    pub(crate) fn belongs_to_counted_message(&self, block: &Block<'_>) -> bool {
         let begins = block.context.flags.contains(BlockFlags::FIRST);
         let open = self.open_messages.get(&stream_key(block));
         open.is_some_and(|has_fragment| !(begins && *has_fragment))
@@ -264,9 +268,9 @@ impl MessageCounts {
             }
             return;
         }
-        let is_fragment = self.is_counted(block);
+        let is_fragment = self.belongs_to_counted_message(block);
         self.fragments += u64::from(is_fragment);
-        let ends = flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::END);
+        let ends = flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::SESSION_END);
         if !is_fragment || ends {
             self.open_messages.remove(&stream_key(block));
         } else if let Some(has_fragment) = self.open_messages.get_mut(&stream_key(block)) {
@@ -512,11 +516,11 @@ mod tests {
             "question_class": "IN", "http_version": "1.1", "rcode": 0, "answer": true,
             "name": "a\u{0}\u{fffd}", "data": ["x", "y"],
         });
-        assert_eq!(object(&record), expected);
+        assert_eq!(record_object(&record), expected);
     }
 
     /// Returns the fields of the record as a JSON object.
-    fn object(record: &MessageRecord<'_>) -> Value {
+    fn record_object(record: &MessageRecord<'_>) -> Value {
         let mut map = serde_json::value::Serializer.serialize_map(None).unwrap();
         record.write_fields(&mut map).unwrap();
         map.end().unwrap()
@@ -577,7 +581,7 @@ mod tests {
         writer.add_all_fields(&Record::parse(&whole).unwrap());
         let used = writer.finish();
         let record = MessageRecord::parse(&room[..used]).unwrap();
-        let value = object(&record);
+        let value = record_object(&record);
         assert_eq!((&value["cut"], &value["method"]), (&json!(true), &json!("GET")));
         assert_eq!(value["status_text"], Value::Null);
     }

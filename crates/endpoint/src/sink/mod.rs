@@ -11,7 +11,7 @@ pub mod files;
 pub mod freeze;
 mod full_write;
 pub mod json;
-pub mod offloaded;
+pub mod offloaded_sink;
 pub mod pcap;
 pub mod print;
 pub mod redirect;
@@ -20,7 +20,7 @@ pub mod weblog;
 
 mod buffered_output;
 mod class_names;
-mod counting;
+mod counting_sink;
 mod file_set;
 mod headers;
 mod json_object;

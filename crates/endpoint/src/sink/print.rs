@@ -41,7 +41,7 @@ its contents; its bytes get no lines of their own unless `payload` selects them.
 but printable ASCII, tabs and line ends. Lines are written at once to a terminal, and elsewhere in
 pieces of 64 KB, or when the input pauses.",
     example: "replay web.pcap | bpf \"tcp port 80\" | print payload=text",
-    parameters: &[Parameter::named(
+    parameters: &[Parameter::with_default(
         "payload",
         ParameterType::OneOf(&["none", "hex", "text"]),
         "none",
@@ -86,7 +86,8 @@ impl BlockFormatter for PrintFormatter {
     fn append(&mut self, block: &Block<'_>, out: &mut BufferedOutputFile) -> Result<(), Failure> {
         // A fragment of a described message has no line of its own.
         let record = MessageRecord::from_block(block);
-        let is_hidden = self.payload == DumpFormat::None && self.described.is_counted(block);
+        let is_hidden =
+            self.payload == DumpFormat::None && self.described.belongs_to_counted_message(block);
         if record.is_some() || !is_hidden {
             match record {
                 Some(record) => self.append_message(block, record, out.buffer()),
@@ -99,7 +100,7 @@ impl BlockFormatter for PrintFormatter {
     }
 
     fn report(&self, out: &BufferedOutputFile) -> Report {
-        let rows = self.described.rows(out.written());
+        let rows = self.described.rows(out.amount_written());
         rows.with_delivered_items(out.items_written(), "block", "printed".to_owned())
     }
 }
@@ -349,7 +350,8 @@ mod tests {
         );
         assert!(stream.ends_with("stream, end, length 0\n"), "{stream}");
         let mut end = hole_block(0);
-        (end.context.session, end.context.flags) = (5, BlockFlags::BACKWARD.with(BlockFlags::END));
+        (end.context.session, end.context.flags) =
+            (5, BlockFlags::BACKWARD.with(BlockFlags::SESSION_END));
         let end = printed_lines("none", |o| o.form = Form::Stream, &[end]);
         assert!(end.ends_with("stream backward, end, length 0, session 5\n"), "{end}");
     }

@@ -14,8 +14,8 @@
 use super::tx;
 use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use filter::{
-    Arguments, Description, EndpointFacts, FilterRight, Form, Forms, Outlet, Parameter,
-    ParameterType, ReadDepth,
+    Arguments, Description, EndpointFacts, FilterRight, Form, Forms, Parameter, ParameterType,
+    ReadDepth, SendingInterface,
 };
 
 /// Description of `redirect`, the sink that forwards frames through another interface.
@@ -60,8 +60,8 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&REDIRECT, open)
 /// Drop reason, as printed in the ledger, for frames that the kernel did not send.
 pub(super) const REFUSED_REASON: &str = "refused by the kernel";
 
-fn find_outlet(arguments: &Arguments) -> Outlet {
-    Outlet {
+fn find_outlet(arguments: &Arguments) -> SendingInterface {
+    SendingInterface {
         interface: arguments.text("interface").unwrap_or_default().to_owned(),
         netns: arguments.text("netns").map(str::to_owned),
     }

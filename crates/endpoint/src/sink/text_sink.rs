@@ -9,7 +9,7 @@ pub(crate) trait BlockFormatter: Send {
     /// Appends the text for a block to `out`.
     fn append(&mut self, block: &Block<'_>, out: &mut BufferedOutputFile) -> Result<(), Failure>;
     /// Appends the text that remains after the last block.
-    fn end(&mut self, _: &mut BufferedOutputFile) -> Result<(), Failure> {
+    fn append_remainder(&mut self, _: &mut BufferedOutputFile) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -39,7 +39,7 @@ impl<F: BlockFormatter> Sink for TextSink<F> {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        self.formatter.end(&mut self.out)?;
+        self.formatter.append_remainder(&mut self.out)?;
         self.out.flush()?;
         Ok(self.formatter.report(&self.out))
     }
@@ -49,6 +49,6 @@ impl<F: BlockFormatter> Sink for TextSink<F> {
     }
 
     fn amount_written(&self) -> Option<Amount> {
-        Some(self.out.written())
+        Some(self.out.amount_written())
     }
 }

@@ -80,7 +80,7 @@ impl BufferedInput {
     /// bytes after the first unconsumed byte, and is `length` bytes long.
     pub(crate) fn unconsumed_extent(&self, from: u32, length: u32) -> Extent {
         match &self.piece {
-            Some(piece) => piece.place.within(piece.consumed_bytes + from, length),
+            Some(piece) => piece.place.subrange(piece.consumed_bytes + from, length),
             None => Extent::default(),
         }
     }
@@ -97,7 +97,7 @@ impl BufferedInput {
     pub(crate) fn report_consumed(&self, pool: &Pool) {
         if let Some(piece) = &self.piece {
             let left = piece.place.length().saturating_sub(piece.consumed_bytes);
-            pool.set_needed_start(piece.pin, piece.place.within(piece.consumed_bytes, left));
+            pool.set_needed_start(piece.pin, piece.place.subrange(piece.consumed_bytes, left));
         }
     }
 
@@ -115,7 +115,7 @@ impl BufferedInput {
             }
             let carried = self.carry.len();
             let min = wanted.max(carried + 1);
-            let enough = min.max(SEGMENT_FREE_BYTES_MIN.min(pool.block_max() / 4));
+            let enough = min.max(SEGMENT_FREE_BYTES_MIN.min(pool.block_length_max() / 4));
             let Some(mut draft) = pool.draft(enough, min.max(carried + PIECE_SIZE)) else {
                 return self.no_segment_outcome(pool, min);
             };
@@ -166,14 +166,14 @@ impl BufferedInput {
     }
 
     fn no_segment_outcome(&self, pool: &Pool, min: usize) -> Result<FillOutcome, Failure> {
-        if min <= pool.block_max() {
+        if min <= pool.block_length_max() {
             return Ok(FillOutcome::Full);
         }
         let why = format!(
             "a record of {min} bytes arrived, and the buffers of this path hold {} bytes at most",
-            pool.block_max()
+            pool.block_length_max()
         );
-        Err(Failure::new("read", self.input.target(), why)
+        Err(Failure::new("read", self.input.name_for_messages(), why)
             .with_hint("give the path larger buffers"))
     }
 
@@ -181,7 +181,7 @@ impl BufferedInput {
         let Some(pin) = pool.pin(place) else {
             return Err(Failure::new(
                 "read",
-                self.input.target(),
+                self.input.name_for_messages(),
                 "the buffers of this path failed",
             ));
         };

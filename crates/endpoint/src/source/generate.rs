@@ -17,7 +17,7 @@ use filter::{Amount, Description, LANES, Parameter, ParameterType, Time};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use wire::address::Mac;
 use wire::build::udp_frame;
-use wire::checksum::ChecksumSum;
+use wire::checksum::OnesComplementSum;
 use wire::link::LinkType;
 use wire::{ethernet, ipv4, udp};
 
@@ -45,7 +45,7 @@ delay.",
             ParameterType::Number { low: 1, high: u64::MAX },
             "number of frames",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "size",
             ParameterType::Number { low: FRAME_SIZE_MIN, high: FRAME_SIZE_MAX },
             "64",
@@ -56,14 +56,14 @@ delay.",
             ParameterType::Number { low: 1, high: SECOND_NS },
             "maximum number of frames per second",
         ),
-        Parameter::named("seq", ParameterType::Flag, "no", "number the frames"),
-        Parameter::named(
+        Parameter::with_default("seq", ParameterType::Flag, "no", "number the frames"),
+        Parameter::with_default(
             "flows",
             ParameterType::Number { low: 1, high: 50_000 },
             "1",
             "number of source ports, used in rotation",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "port",
             ParameterType::Number { low: 0, high: 65_535 },
             "9",
@@ -84,7 +84,7 @@ const DATAGRAM_DESTINATION: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
 const HARDWARE_ADDRESSES: (Mac, Mac) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
 const FIRST_SOURCE_PORT: u16 = 10_000;
 const IP_OFFSET: usize = ethernet::HEADER_LENGTH;
-const UDP_OFFSET: usize = IP_OFFSET + ipv4::LENGTH_MIN;
+const UDP_OFFSET: usize = IP_OFFSET + ipv4::HEADER_LENGTH_MIN;
 const UDP_CHECKSUM_OFFSET: usize = UDP_OFFSET + udp::CHECKSUM_OFFSET;
 /// Minimum size in bytes of an Ethernet frame without the frame check sequence.
 const FRAME_SIZE_MIN: u64 = 60;
@@ -186,7 +186,8 @@ impl GenerateSource {
     /// Returns true if the source emits prepared frames repeatedly. This requires that frames have
     /// no sequence numbers, and that one frame of each flow fits into a single block of the pool.
     fn repeats_frames(&self, pool: &Pool) -> bool {
-        !self.numbered && usize::from(self.flows) * self.template.stride() <= pool.block_max()
+        !self.numbered
+            && usize::from(self.flows) * self.template.stride() <= pool.block_length_max()
     }
 
     /// Emits `number` blocks of the prepared frames. Writes these frames to the pool on the first
@@ -223,8 +224,9 @@ impl GenerateSource {
         number: usize,
     ) -> Result<bool, Failure> {
         let (pool, stride) = (intake.pool, self.template.stride());
-        if stride > pool.block_max() {
-            let why = format!("the buffers of this path hold {} bytes at most", pool.block_max());
+        if stride > pool.block_length_max() {
+            let why =
+                format!("the buffers of this path hold {} bytes at most", pool.block_length_max());
             return Err(
                 Failure::new("make", "frames", why).with_hint("give the path larger buffers")
             );
@@ -242,8 +244,8 @@ impl GenerateSource {
         Ok(true)
     }
 
-    /// Emits `number` blocks from the array of `count` prepared frames at `place`, from index `first`
-    /// on, wrapping around at the end of the array.
+    /// Emits `number` blocks from the array of `count` prepared frames at `place`, from index
+    /// `first` on, wrapping around at the end of the array.
     fn emit_frame_array(
         &mut self,
         intake: &mut Intake<'_>,
@@ -259,7 +261,7 @@ impl GenerateSource {
         let put = intake.append_block_entries((0..number).map(|_| {
             let at = u32::from(index) * stride;
             index = if index + 1 == count { 0 } else { index + 1 };
-            Entry { pointer: whole.pointer.within(at, size), ..whole }
+            Entry { pointer: whole.pointer.subrange(at, size), ..whole }
         }));
         self.emitted.blocks += put as u64;
         self.emitted.bytes += put as u64 * u64::from(size);
@@ -277,7 +279,7 @@ fn frame_flow_index(number: u64, flows: u16) -> u16 {
 struct FrameTemplate {
     frame: Vec<u8>,
     /// Partial checksum of the frame's constant bytes and its pseudo header.
-    constant_sum: ChecksumSum,
+    constant_sum: OnesComplementSum,
 }
 
 impl FrameTemplate {
@@ -289,8 +291,8 @@ impl FrameTemplate {
             (SocketAddrV4::new(SOURCE_ADDRESS, 0), SocketAddrV4::new(DATAGRAM_DESTINATION, port));
         let frame = udp_frame(HARDWARE_ADDRESSES, addresses, &payload).unwrap_or_default();
         let checksum = frame.get(UDP_CHECKSUM_OFFSET..).and_then(<[u8]>::first_chunk).copied();
-        let sum = ChecksumSum::new()
-            .with(&(!u16::from_be_bytes(checksum.unwrap_or_default())).to_be_bytes());
+        let sum = OnesComplementSum::new()
+            .with_bytes(&(!u16::from_be_bytes(checksum.unwrap_or_default())).to_be_bytes());
         Self { frame, constant_sum: sum }
     }
 
@@ -303,7 +305,7 @@ impl FrameTemplate {
     fn write(&self, room: &mut [u8], flow: u16, sequence: u64) {
         let port = (FIRST_SOURCE_PORT + flow).to_be_bytes();
         let sequence = sequence.to_be_bytes();
-        let sum = match self.constant_sum.with(&port).with(&sequence).checksum() {
+        let sum = match self.constant_sum.with_bytes(&port).with_bytes(&sequence).checksum() {
             // Zero would mean that there is no checksum (RFC 768).
             0 => u16::MAX,
             sum => sum,

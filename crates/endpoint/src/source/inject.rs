@@ -7,7 +7,7 @@
 //! ([`SourceProperties::lender`](crate::SourceProperties::lender)).
 
 use crate::{Failure, Intake, OpenArguments, Source, SourceCounters, SourceEntry, SourceStatus};
-use abi::{BLOCK_MAX, Entry, Marks};
+use abi::{BLOCK_LENGTH_MAX, Entry, Marks};
 use filter::{Amount, Description, Parameter, ParameterType, StateFacts, Time, WorkerRule};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,7 +30,7 @@ ends when the injector is dropped. The streamline command itself injects nothing
     }),
     parameters: &[
         Parameter::required("name", ParameterType::Text, "name of the injector"),
-        Parameter::named(
+        Parameter::with_default(
             "queue",
             ParameterType::Size { low: 64 << 10, high: 1 << 30 },
             "4M",
@@ -119,7 +119,7 @@ impl Injector {
         }
         queue.offered.blocks += 1;
         queue.offered.bytes += length;
-        if queue.bytes + length > queue.bytes_max || frame.len() > BLOCK_MAX {
+        if queue.bytes + length > queue.bytes_max || frame.len() > BLOCK_LENGTH_MAX {
             queue.refused += 1;
             return InjectOutcome::Dropped;
         }
@@ -223,8 +223,9 @@ impl InjectSource {
     ) -> Result<Option<Entry>, Failure> {
         let pool = intake.pool;
         let bytes = &frame.bytes;
-        if bytes.len() > pool.block_max() {
-            let why = format!("the buffers of this path hold {} bytes at most", pool.block_max());
+        if bytes.len() > pool.block_length_max() {
+            let why =
+                format!("the buffers of this path hold {} bytes at most", pool.block_length_max());
             return Err(Failure::new("take", "an injected frame", why));
         }
         let copied = pool.append(bytes.len(), |room| {

@@ -5,7 +5,7 @@
 //! locked for reading if possible, so that no sink of Streamline overwrites it in the meantime.
 
 use crate::failure::failure_from_io_error;
-use crate::{Failure, Position};
+use crate::{Failure, FileReadPosition};
 use filter::{EndpointFacts, ObservedSource};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
@@ -88,7 +88,7 @@ impl Input {
     }
 
     /// Returns the name of the input, for use in messages.
-    pub(crate) fn target(&self) -> &str {
+    pub(crate) fn name_for_messages(&self) -> &str {
         &self.target
     }
 
@@ -98,11 +98,11 @@ impl Input {
     }
 
     /// Returns the read position in a regular file, or `None` for other inputs.
-    pub(crate) fn position(&self) -> Option<Position> {
+    pub(crate) fn position(&self) -> Option<FileReadPosition> {
         let mut file = &self.file;
         let read = file.stream_position().ok().filter(|_| !self.may_block)?;
         let size = self.file.metadata().ok()?.len();
-        Some(Position { read, size })
+        Some(FileReadPosition { read, size })
     }
 
     /// Returns the descriptor of the input, which the space polls, or `None` for a regular file.

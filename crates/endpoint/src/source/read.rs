@@ -7,7 +7,7 @@
 use super::buffered_input::{BufferedInput, FillOutcome};
 use super::input::Input;
 use crate::{Failure, Intake, OpenArguments, Source, SourceCounters, SourceEntry, SourceStatus};
-use abi::{BLOCK_MAX, BlockFlags, Entry, Extent, Marks};
+use abi::{BLOCK_LENGTH_MAX, BlockFlags, Entry, Extent, Marks};
 use filter::{Amount, Arguments, Description, Effect, Form, OutputForm, Parameter, ParameterType};
 use std::os::fd::BorrowedFd;
 
@@ -31,14 +31,15 @@ of a frame, so filters that read headers refuse them.",
             BLOCK_SIZE_TYPE,
             "maximum size of a block; if absent 64k, or the most for lines",
         ),
-        Parameter::named("lines", ParameterType::Flag, "no", "one block per line"),
+        Parameter::with_default("lines", ParameterType::Flag, "no", "one block per line"),
     ],
     ..Description::SOURCE_DEFAULTS
 };
 
 /// Type of the parameter for the block size in bytes. The upper limit is the longest block that a
 /// rich pointer can describe.
-const BLOCK_SIZE_TYPE: ParameterType = ParameterType::Size { low: 1, high: BLOCK_MAX as u64 };
+const BLOCK_SIZE_TYPE: ParameterType =
+    ParameterType::Size { low: 1, high: BLOCK_LENGTH_MAX as u64 };
 
 /// The catalog entry of `read`.
 pub const ENTRY: SourceEntry =
@@ -81,8 +82,8 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     let path = opening.arguments.text("file").unwrap_or("-");
     let block = opening.arguments.number("block").and_then(|block| usize::try_from(block).ok());
     let lines = opening.arguments.flag("lines");
-    let default = if lines { BLOCK_MAX } else { 64 * 1024 };
-    let block = block.unwrap_or(default).clamp(1, BLOCK_MAX);
+    let default = if lines { BLOCK_LENGTH_MAX } else { 64 * 1024 };
+    let block = block.unwrap_or(default).clamp(1, BLOCK_LENGTH_MAX);
     let input = Input::open(path)?;
     Ok(Box::new(ReadSource::new(input, block, lines, opening.origin)))
 }
@@ -108,7 +109,7 @@ impl Source for ReadSource {
             }
             let at_once = self.lines || self.feed.input().may_block();
             let wanted = if at_once { left + 1 } else { self.block };
-            match self.feed.fill_piece(intake.pool, wanted.min(intake.pool.block_max()))? {
+            match self.feed.fill_piece(intake.pool, wanted.min(intake.pool.block_length_max()))? {
                 FillOutcome::Ready => {}
                 FillOutcome::Nothing => {
                     return Ok(SourceStatus::AWAITS_INPUT);
@@ -165,7 +166,7 @@ impl ReadSource {
         let pool = intake.pool;
         let mut rest = self.feed.unconsumed_bytes(pool);
         while intake.room() > 0
-            && let Some(next) = self.next_block(rest, pool.block_max(), ended)
+            && let Some(next) = self.next_block(rest, pool.block_length_max(), ended)
         {
             let place = self.feed.unconsumed_extent(0, next.length);
             if self.lines
@@ -229,7 +230,7 @@ impl ReadSource {
 
     fn entry(&mut self, intake: &Intake<'_>, place: Extent, flags: BlockFlags) -> Entry {
         self.emitted.add_block(place.length());
-        let marks = Marks::bare(place.length());
+        let marks = Marks::for_plain_block(place.length());
         let mut entry = intake.entry(place, (intake.now, self.origin), marks);
         entry.context.flags = flags;
         entry

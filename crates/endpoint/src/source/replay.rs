@@ -10,14 +10,14 @@ mod links;
 use super::buffered_input::{BufferedInput, FillOutcome};
 use super::input::Input;
 use crate::{
-    Failure, Intake, NextTime, OpenArguments, Source, SourceCounters, SourceEntry,
+    Failure, Intake, NextBlockTime, OpenArguments, Source, SourceCounters, SourceEntry,
     SourceProperties, SourceStatus,
 };
 use abi::{BlockFlags, BlockMetadata, Class, Entry, Marks, RichPointer};
 use filter::{Amount, Description, Parameter, ParameterType, Time};
 use std::iter;
 use std::os::fd::BorrowedFd;
-use wire::capture::{CaptureFault, FaultKind, Packet, Reader, Step};
+use wire::capture::{CaptureFault, FaultKind, Packet, ReadOutcome, Reader};
 
 /// Description of `replay`, the source that reads a capture file.
 pub const REPLAY: Description = Description {
@@ -44,7 +44,12 @@ count'`.",
             ParameterType::Path,
             "the capture to read; - is standard input",
         ),
-        Parameter::named("speed", SPEED_TYPE, "max", "max, or a factor of the capture's own speed"),
+        Parameter::with_default(
+            "speed",
+            SPEED_TYPE,
+            "max",
+            "max, or a factor of the capture's own speed",
+        ),
     ],
     ..Description::SOURCE_DEFAULTS
 };
@@ -57,7 +62,7 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&REPLAY, open)
     .with_facts(super::input::READ_SOURCE_FACTS);
 
 #[derive(Debug)]
-struct Replay {
+struct ReplaySource {
     feed: BufferedInput,
     reader: Reader,
     schedule: ReplaySchedule,
@@ -78,10 +83,10 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     let schedule = ReplaySchedule::new(opening.arguments.number("speed"));
     let input = Input::open(path)?;
     check_capture_format(&input)?;
-    Ok(Box::new(Replay::new(input, schedule, opening.origin)))
+    Ok(Box::new(ReplaySource::new(input, schedule, opening.origin)))
 }
 
-impl Source for Replay {
+impl Source for ReplaySource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         if let Some(failure) = self.fault.take() {
             return Err(failure);
@@ -109,14 +114,14 @@ impl Source for Replay {
         }
     }
 
-    fn next_time(&self) -> NextTime {
+    fn next_block_time(&self) -> NextBlockTime {
         match &self.pending {
             // The time of the next packet from a pipe is unknown.
             _ if self.schedule.factor.is_some() || self.feed.input().may_block() => {
-                NextTime::Unordered
+                NextBlockTime::Unordered
             }
-            Some(packet) => NextTime::At(packet.time_ns),
-            None => NextTime::Unknown,
+            Some(packet) => NextBlockTime::At(packet.time_ns),
+            None => NextBlockTime::Unknown,
         }
     }
 
@@ -132,7 +137,7 @@ impl Source for Replay {
     }
 }
 
-impl Replay {
+impl ReplaySource {
     const fn new(input: Input, schedule: ReplaySchedule, origin: u16) -> Self {
         Self {
             feed: BufferedInput::new(input),
@@ -185,14 +190,14 @@ impl Replay {
             let packet = match pending.take() {
                 Some(packet) => packet,
                 None => match reader.next(bytes.get(consumed..).unwrap_or_default()) {
-                    Step::Packet(packet) => packet,
-                    Step::NeedMore { consumed: skipped, wanted } => {
+                    ReadOutcome::Packet(packet) => packet,
+                    ReadOutcome::NeedMore { consumed: skipped, wanted } => {
                         consumed += skipped;
                         outcome = Ok(Some(wanted));
                         return None;
                     }
-                    Step::Error(fault) => {
-                        outcome = Err(capture_failure(feed.input().target(), &fault));
+                    ReadOutcome::Error(fault) => {
+                        outcome = Err(capture_failure(feed.input().name_for_messages(), &fault));
                         return None;
                     }
                 },
@@ -231,7 +236,9 @@ impl Replay {
             FillOutcome::Full => Some(SourceStatus::retry_at(intake.now)),
             FillOutcome::End(rest) => match self.reader.finish(rest) {
                 Ok(()) => Some(SourceStatus::End),
-                Err(fault) => return Err(capture_failure(self.feed.input().target(), &fault)),
+                Err(fault) => {
+                    return Err(capture_failure(self.feed.input().name_for_messages(), &fault));
+                }
             },
         })
     }
@@ -283,17 +290,17 @@ fn check_capture_format(input: &Input) -> Result<(), Failure> {
     let first = first.get(..count).unwrap_or_default();
     if first.is_empty() && !input.may_block() {
         let why = "it is empty; a capture has at least a header";
-        return Err(Failure::new("read", input.target(), why));
+        return Err(Failure::new("read", input.name_for_messages(), why));
     }
     match Reader::new().next(first) {
-        Step::Error(fault) => {
-            let failure = capture_failure(input.target(), &fault);
+        ReadOutcome::Error(fault) => {
+            let failure = capture_failure(input.name_for_messages(), &fault);
             Err(match (&failure.hint, guess_file_format(first)) {
                 (None, Some(kind)) => failure.with_hint(format!("it looks like {kind}")),
                 _ => failure,
             })
         }
-        Step::Packet(_) | Step::NeedMore { .. } => Ok(()),
+        ReadOutcome::Packet(_) | ReadOutcome::NeedMore { .. } => Ok(()),
     }
 }
 

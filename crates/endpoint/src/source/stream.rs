@@ -29,7 +29,7 @@ source. The path runs until it is stopped.
     state: StateFacts::NONE.with_worker_rule(|_| {
         WorkerRule::Differs("programs write to one process", WorkerRule::DEFAULT_HINT)
     }),
-    parameters: &[Parameter::named(
+    parameters: &[Parameter::with_default(
         "form",
         ParameterType::OneOf(&["stream", "frame", "record", "bytes"]),
         "stream",
@@ -51,17 +51,17 @@ fn effect(arguments: &Arguments) -> Effect {
 /// Catalog entry of `stream`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&STREAM, open);
 
-struct Stream {
+struct StreamSource {
     /// A descriptor that never becomes readable.
     never_ready: EventFd,
 }
 
 fn open(_: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     let never_ready = EventFd::new().map_err(|error| Failure::new("open", "a stream", error))?;
-    Ok(Box::new(Stream { never_ready }))
+    Ok(Box::new(StreamSource { never_ready }))
 }
 
-impl Source for Stream {
+impl Source for StreamSource {
     fn produce(&mut self, _: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         Ok(SourceStatus::AWAITS_INPUT)
     }

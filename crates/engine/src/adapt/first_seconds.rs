@@ -13,10 +13,10 @@
 //!
 //! docs/book/decisions/0091-first-seconds.md
 
-use super::moves::{MovePolicy, MoveThreshold};
+use super::filter_moves::{MovePolicy, MoveThreshold};
 use super::observation::{CounterSnapshot, Observation};
-use super::{BLOCKS_MIN, ObserverMessage, PathObserver, SPACE_WAIT_MAX};
-use crate::live::Live;
+use super::{OBSERVED_BLOCKS_MIN, ObserverMessage, PathObserver, SPACE_WAIT_MAX};
+use crate::live::PathHandle;
 use crate::path::RatePolicy;
 use pipeline::plan::{ArcShare, Costs, Machine, MovePeriod};
 use runtime::control::ControlEvent;
@@ -48,7 +48,7 @@ impl PathObserver {
             }
         }
         let table = self.costs.clone();
-        self.move_policy = MovePolicy::new(START_RATE_POLICY, MoveThreshold::START);
+        self.move_policy = MovePolicy::new(START_RATE_POLICY, MoveThreshold::DURING_START);
         let end = sys::clock::monotonic_ns().saturating_add(START_OBSERVATION_NS);
         let (mut begin, mut moves) = (None, self.adapt.moves == MovePeriod::Start);
         while moves || self.adapt.may_move_stages {
@@ -61,7 +61,7 @@ impl PathObserver {
             let Some(before) =
                 begin.take().or_else(|| CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX))
             else {
-                return !self.lives.iter().all(Live::has_ended);
+                return !self.lives.iter().all(PathHandle::has_ended);
             };
             let pause = if judges { 0 } else { START_RATE_POLICY.observation_ns };
             if self.sleep_or_stop(wakes, pause) {
@@ -90,7 +90,7 @@ impl PathObserver {
     /// counters cannot be read or the path has changed.
     fn is_saturated(&self, before: &CounterSnapshot) -> bool {
         let after = CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX);
-        let plan = self.lives.first().and_then(Live::plan);
+        let plan = self.lives.first().and_then(PathHandle::plan);
         let between = after
             .zip(plan)
             .and_then(|(after, plan)| Observation::from_snapshots(before, &after, &plan));
@@ -101,13 +101,13 @@ impl PathObserver {
     /// to threads of their own, or undoes an earlier such move, if either is due. Returns false if
     /// the path ends.
     fn spread_work_early(&mut self, wakes: &Receiver<ObserverMessage>, table: &Costs) -> bool {
-        let Some(observation) = self.observation(wakes) else { return false };
-        let plan = self.lives.first().and_then(Live::plan);
+        let Some(observation) = self.observe_paths(wakes) else { return false };
+        let plan = self.lives.first().and_then(PathHandle::plan);
         let Some((observation, plan)) = observation.zip(plan) else { return true };
         if observation.input_blocks() > 0 {
             let machine =
                 Machine { costs: observation.corrected_costs(table), ..self.adapt.machine.clone() };
-            self.lives.iter().for_each(Live::count_observation);
+            self.lives.iter().for_each(PathHandle::count_observation);
             self.spread_work(&observation, &plan, &machine);
         }
         true
@@ -121,7 +121,7 @@ impl PathObserver {
         table: &Costs,
     ) -> CounterCheckOutcome {
         let after = CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX);
-        let plan = self.lives.first().and_then(Live::plan);
+        let plan = self.lives.first().and_then(PathHandle::plan);
         let Some((after, plan)) = after.zip(plan) else { return CounterCheckOutcome::Unreadable };
         let Some(observation) = Observation::from_snapshots(before, &after, &plan) else {
             return CounterCheckOutcome::Restart;
@@ -129,16 +129,16 @@ impl PathObserver {
         if observation.counters_unreadable || !plan.replicas.is_empty() {
             return CounterCheckOutcome::Unreadable;
         }
-        if observation.input_blocks() < BLOCKS_MIN {
+        if observation.input_blocks() < OBSERVED_BLOCKS_MIN {
             return CounterCheckOutcome::Continue;
         }
         let costs = observation.costs_with_arc_shares(table);
         let move_reason = format_move_reason(&costs.shares);
         let machine = Machine { costs, ..self.adapt.machine.clone() };
-        let changes = self.lives.first().map(Live::change_count);
-        self.lives.iter().for_each(Live::count_observation);
+        let changes = self.lives.first().map(PathHandle::change_count);
+        self.lives.iter().for_each(PathHandle::count_observation);
         self.move_filters(observation.at, &plan, &machine, &move_reason);
-        if changes == self.lives.first().map(Live::change_count) {
+        if changes == self.lives.first().map(PathHandle::change_count) {
             CounterCheckOutcome::Continue
         } else {
             CounterCheckOutcome::Restart

@@ -17,32 +17,32 @@
 //! pay is undone and not repeated soon. A moved filter moves back only if later observations
 //! predict a gain. Nothing is measured between two observations.
 
+mod filter_moves;
 mod first_seconds;
-mod moves;
 mod observation;
 mod replicas;
 mod sessions;
-mod spread;
 mod stalls;
+mod work_spreading;
 
-pub use observation::measurements;
+pub use observation::extract_measurements;
 
 use crate::change::{ChangeError, NodePlacement, predicted_moves, reshape};
-use crate::live::Live;
+use crate::live::PathHandle;
 use crate::path::AdaptationSettings;
-use moves::{MovePolicy, MoveProposal, MoveThreshold};
+use filter_moves::{MovePolicy, MoveProposal, MoveThreshold};
 use observation::{CounterSnapshot, Observation};
 use pipeline::explain;
 use pipeline::plan::{Costs, Machine, MovePeriod, Plan};
 use replicas::ReplicaPolicy;
 use runtime::control::ControlEvent;
 use sessions::SessionBalance;
-use spread::StagesInThreads;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use work_spreading::StagesInThreads;
 
 /// Maximum wait for a space to end its current pass. After it, the change or the observation that
 /// needs the space is abandoned.
@@ -67,7 +67,7 @@ enum ObserverMessage {
 impl AdaptationThread {
     /// Starts a thread that observes the paths in `lives` and adapts them. Returns `None` if the
     /// paths may not adapt, or if the kernel refuses to start a thread; the paths then never adapt.
-    pub(crate) fn start_for(lives: &[Live]) -> Option<Self> {
+    pub(crate) fn start_for(lives: &[PathHandle]) -> Option<Self> {
         let adapt = lives.first()?.running_path()?.extras.adaptation.clone()?;
         let (wakes, received) = mpsc::channel();
         let lives = lives.to_vec();
@@ -97,7 +97,7 @@ impl Drop for AdaptationThread {
 }
 
 struct PathObserver {
-    lives: Vec<Live>,
+    lives: Vec<PathHandle>,
     adapt: Arc<AdaptationSettings>,
     /// The machine's cost table, with the costs that the observations of these paths have
     /// corrected.
@@ -118,14 +118,14 @@ struct PathObserver {
 }
 
 /// Minimum number of blocks in an observation; an observation with fewer blocks is ignored.
-const BLOCKS_MIN: u64 = 256;
+const OBSERVED_BLOCKS_MIN: u64 = 256;
 /// Maximum length of an observation, as a multiple of the length in the settings.
 const OBSERVATION_LENGTH_FACTOR_MAX: u64 = 64;
 
 impl PathObserver {
-    fn new(lives: Vec<Live>, adapt: Arc<AdaptationSettings>) -> Self {
+    fn new(lives: Vec<PathHandle>, adapt: Arc<AdaptationSettings>) -> Self {
         let replica_policy = ReplicaPolicy::new(adapt.rate_policy);
-        let move_policy = MovePolicy::new(adapt.rate_policy, MoveThreshold::RUNNING);
+        let move_policy = MovePolicy::new(adapt.rate_policy, MoveThreshold::AFTER_START);
         let (costs, observation_ns) =
             (adapt.machine.costs.clone(), adapt.rate_policy.observation_ns);
         Self {
@@ -168,15 +168,15 @@ impl PathObserver {
         if !always {
             return match (self.adapt.may_move_sessions, self.adapt.may_move_sinks) {
                 (true, _) => self.balance_sessions(wakes),
-                (false, true) => self.wait_for_stalls(wakes),
+                (false, true) => self.move_stalled_sinks_until_end(wakes),
                 (false, false) => {}
             };
         }
         let mut sleep = 0;
         while !self.sleep_or_stop(wakes, sleep) {
-            let Some(observation) = self.observation(wakes) else { return };
+            let Some(observation) = self.observe_paths(wakes) else { return };
             let soon = observation.is_some_and(|observation| self.adapt(&observation));
-            self.lives.iter().for_each(Live::count_observation);
+            self.lives.iter().for_each(PathHandle::count_observation);
             sleep = self.replica_policy.next_sleep_ns(soon);
         }
     }
@@ -184,10 +184,11 @@ impl PathObserver {
     /// Makes one observation of the paths, and blocks for its length. Returns `None` if the paths
     /// have ended or the observing thread must end. Returns `Some(None)` if the first path changed
     /// during the observation or a space did not respond.
-    fn observation(&mut self, wakes: &Receiver<ObserverMessage>) -> Option<Option<Observation>> {
+    fn observe_paths(&mut self, wakes: &Receiver<ObserverMessage>) -> Option<Option<Observation>> {
         let live = self.lives.first()?.clone();
         let lives = self.lives.clone();
-        let measures = |on| lives.iter().for_each(|live| live.measure_time(on, SPACE_WAIT_MAX));
+        let measures =
+            |on| lives.iter().for_each(|live| live.set_time_measurement(on, SPACE_WAIT_MAX));
         measures(true);
         let before = CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX);
         let ends = self.sleep_or_stop(wakes, self.observation_ns);
@@ -195,7 +196,7 @@ impl PathObserver {
         if !live.running_path().is_some_and(|whole| whole.settings.timed) {
             measures(false);
         }
-        if ends || self.lives.iter().all(Live::has_ended) {
+        if ends || self.lives.iter().all(PathHandle::has_ended) {
             return None;
         }
         let between = before.zip(after).zip(live.plan());
@@ -211,7 +212,7 @@ impl PathObserver {
     fn adapt(&mut self, observation: &Observation) -> bool {
         let most =
             self.adapt.rate_policy.observation_ns.saturating_mul(OBSERVATION_LENGTH_FACTOR_MAX);
-        let little = observation.input_blocks() < BLOCKS_MIN;
+        let little = observation.input_blocks() < OBSERVED_BLOCKS_MIN;
         self.observation_ns = if little {
             self.observation_ns.saturating_mul(2).min(most)
         } else {
@@ -226,7 +227,7 @@ impl PathObserver {
                        its counters";
             self.lives.iter().take(1).for_each(|live| live.add_adaptation(why.to_owned()));
         }
-        let plan = self.lives.first().and_then(Live::plan);
+        let plan = self.lives.first().and_then(PathHandle::plan);
         let Some(plan) = plan.filter(|_| observation.input_blocks() > 0) else { return false };
         if plan.replicas.iter().any(|copied| copied.shard_key.is_some()) {
             self.balance_sessions_once();
@@ -276,7 +277,7 @@ impl PathObserver {
             // Either the path is ending or a space was busy. A later observation tries again.
             Err(ChangeError::SpaceUnavailable(_) | ChangeError::KernelHostRestarted(_)) => {}
             Err(refused) => {
-                self.move_policy.refuse(places);
+                self.move_policy.record_refusal(places);
                 live.add_adaptation(format!("not {what}: {refused}"));
             }
         }

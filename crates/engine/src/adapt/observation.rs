@@ -1,7 +1,7 @@
 //! Measurements of a path over an interval: the difference of two snapshots of its counters.
 
 use crate::kernel::GenerationCounters;
-use crate::live::Live;
+use crate::live::PathHandle;
 use filter::FilterKind;
 use pipeline::explain::{self, EdgeMeasurement, Measurements, NodeMeasurement};
 use pipeline::graph::NodeId;
@@ -29,7 +29,7 @@ pub(super) struct CounterSnapshot {
 
 impl CounterSnapshot {
     /// Takes a snapshot of all spaces. Returns `None` if a space does not respond within `limit`.
-    pub(super) fn capture(lives: &[Live], limit: Duration) -> Option<Self> {
+    pub(super) fn capture(lives: &[PathHandle], limit: Duration) -> Option<Self> {
         let changes = lives.first()?.change_count();
         let (mut ledger, mut spent, mut in_kernel) = (Ledger::default(), Vec::new(), Vec::new());
         let at = sys::clock::monotonic_ns();
@@ -41,7 +41,7 @@ impl CounterSnapshot {
                     live.execute(number, limit, |space: &mut Space| space.time_spent()).ok()?,
                 ));
             }
-            ledger.add(live.thread_counters(limit).ledger);
+            ledger.add(live.take_thread_snapshot(limit).ledger);
             in_kernel.extend(live.kernel_counters());
         }
         Some(Self { at, ledger, in_kernel, spent, changes })
@@ -49,7 +49,7 @@ impl CounterSnapshot {
 
     /// Returns the counters of a plan's nodes and edges, summed over threads and the kernel.
     fn plan_measurements(&self, plan: &Plan) -> Measurements {
-        let mut measured = measurements(plan, &self.ledger);
+        let mut measured = extract_measurements(plan, &self.ledger);
         for counts in &self.in_kernel {
             for (place, blocks) in &counts.nodes {
                 measured.nodes.get_mut(*place).into_iter().for_each(|node| node.blocks += blocks);
@@ -119,7 +119,7 @@ impl Observation {
     }
 
     /// Returns the number of blocks per second from all sources.
-    pub(super) fn rate(&self) -> f64 {
+    pub(super) fn blocks_per_second(&self) -> f64 {
         self.source_blocks as f64 * 1e9 / self.measured.elapsed_ns as f64
     }
 
@@ -174,7 +174,7 @@ impl Observation {
             let own = spent.map_or(0, |(_, spent)| spent.cpu_ns).saturating_sub(busy);
             let filter = explain::cost_key(graph, id);
             let block = own as f64 / blocks as f64;
-            costs.set_filter(FilterCost { filter, kernel: false, block, byte: 0.0 });
+            costs.set_filter_cost(FilterCost { filter, kernel: false, block, byte: 0.0 });
         }
         costs
     }
@@ -182,7 +182,7 @@ impl Observation {
 
 /// Extracts the measurements of a plan's nodes and edges from a ledger.
 #[must_use]
-pub fn measurements(plan: &Plan, ledger: &Ledger) -> Measurements {
+pub fn extract_measurements(plan: &Plan, ledger: &Ledger) -> Measurements {
     let mut measured = Measurements::default();
     measured.nodes.resize(plan.graph.nodes.len(), NodeMeasurement::default());
     measured.edges.resize(plan.graph.edges.len(), EdgeMeasurement::default());

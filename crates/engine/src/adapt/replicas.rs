@@ -12,7 +12,7 @@ use crate::path::RatePolicy;
 /// Maximum sleep between two observations, as a multiple of the length of one observation.
 const SLEEP_FACTOR_MAX: u64 = 80;
 /// Maximum pause between two changes to the replicas or to the placement of a path, in ns.
-pub(super) const PAUSE_MAX_NS: u64 = 3_600_000_000_000;
+pub(super) const CHANGE_PAUSE_MAX_NS: u64 = 3_600_000_000_000;
 /// Factor by which the pause before the next change grows after each change that was undone.
 pub(super) const PAUSE_GROWTH_FACTOR: u64 = 8;
 /// Minimum fraction of an interval that a thread sleeps for it to count as having spare capacity.
@@ -107,7 +107,7 @@ impl ReplicaPolicy {
 
     /// Records a permanent refusal: from now on, the policy adds no replicas and removes none for
     /// lack of work. Replicas whose gain has not been evaluated yet may still be removed.
-    pub(super) fn refuse(&mut self) {
+    pub(super) fn record_refusal(&mut self) {
         self.pause_until_ns = u64::MAX;
     }
 
@@ -179,7 +179,7 @@ impl ReplicaPolicy {
     /// Begins a longer pause before the next change. The pause begins at `at` (in ns). It is
     /// [`PAUSE_GROWTH_FACTOR`] times as long as the previous one, up to [`PAUSE_MAX_NS`].
     fn lengthen_pause(&mut self, at: u64) {
-        self.pause_ns = self.pause_ns.saturating_mul(PAUSE_GROWTH_FACTOR).min(PAUSE_MAX_NS);
+        self.pause_ns = self.pause_ns.saturating_mul(PAUSE_GROWTH_FACTOR).min(CHANGE_PAUSE_MAX_NS);
         self.pause_until_ns = at.saturating_add(self.pause_ns);
     }
 }

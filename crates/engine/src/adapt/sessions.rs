@@ -10,21 +10,21 @@
 
 use super::{ObserverMessage, PathObserver, SPACE_WAIT_MAX};
 use crate::change::{ChangeError, move_sessions, session_shares};
-use crate::live::Live;
+use crate::live::PathHandle;
 use pipeline::explain::format_short_duration;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 /// Interval between two readings of the block counts in the dispatcher of a replicated chain, in
 /// ns.
-const INTERVAL_NS: u64 = 200_000_000;
+const DISPATCH_READING_INTERVAL_NS: u64 = 200_000_000;
 /// Maximum time for which the path is paused while the replicas empty their queues. The move of
 /// sessions is abandoned after it.
 const MOVE_WAIT_MAX: Duration = Duration::from_millis(50);
 /// Minimum length of the pause that follows a move of sessions before the next move, in ns.
 const SESSION_MOVE_PAUSE_MIN_NS: u64 = 1_000_000_000;
 /// Maximum length of the pause that follows a move of sessions before the next move, in ns.
-const PAUSE_MAX_NS: u64 = 64_000_000_000;
+const SESSION_MOVE_PAUSE_MAX_NS: u64 = 64_000_000_000;
 
 /// The state of the load balancing between the replicas of a path.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl SessionBalance {
     /// `proposed` contains the two replicas between which sessions should move, or `None`. Returns
     /// true if the move is due: the previous reading proposed the same two replicas, and the pause
     /// since the last move is over.
-    fn is_due(&mut self, now: u64, proposed: Option<(u8, u8)>) -> bool {
+    fn record_proposal(&mut self, now: u64, proposed: Option<(u8, u8)>) -> bool {
         let agrees = std::mem::replace(&mut self.proposed, proposed) == proposed;
         proposed.is_some() && agrees && now.saturating_sub(self.last_ns) >= self.pause_ns
     }
@@ -52,7 +52,7 @@ impl SessionBalance {
     /// pause, up to [`PAUSE_MAX_NS`]; otherwise resets it to [`SESSION_MOVE_PAUSE_MIN_NS`].
     fn record_move(&mut self, now: u64) {
         let is_close = now.saturating_sub(self.last_ns) < 4 * self.pause_ns;
-        let doubled = self.pause_ns.saturating_mul(2).min(PAUSE_MAX_NS);
+        let doubled = self.pause_ns.saturating_mul(2).min(SESSION_MOVE_PAUSE_MAX_NS);
         self.pause_ns = if is_close { doubled } else { SESSION_MOVE_PAUSE_MIN_NS };
         (self.last_ns, self.proposed) = (now, None);
     }
@@ -61,7 +61,9 @@ impl SessionBalance {
 impl PathObserver {
     /// Balances the replicas for as long as the path runs, and moves stalled sinks in the meantime.
     pub(super) fn balance_sessions(&mut self, wakes: &Receiver<ObserverMessage>) {
-        while !self.sleep_or_stop(wakes, INTERVAL_NS) && !self.lives.iter().all(Live::has_ended) {
+        while !self.sleep_or_stop(wakes, DISPATCH_READING_INTERVAL_NS)
+            && !self.lives.iter().all(PathHandle::has_ended)
+        {
             self.balance_sessions_once();
         }
     }
@@ -76,7 +78,7 @@ impl PathObserver {
         let chosen = shares.and_then(|shares| shares.choose_move());
         let ends = chosen.as_ref().map(|chosen| (chosen.from, chosen.to));
         let now = sys::clock::monotonic_ns();
-        let is_due = self.session_balance.is_due(now, ends);
+        let is_due = self.session_balance.record_proposal(now, ends);
         let Some(chosen) = chosen.filter(|_| is_due) else { return };
         self.session_balance.record_move(now);
         match move_sessions(live, &chosen, MOVE_WAIT_MAX) {
@@ -106,13 +108,16 @@ mod tests {
     fn n3_session_moves_need_two_readings_and_a_pause() {
         let mut balance = SessionBalance::default();
         let second = 1_000_000_000;
-        assert!(!balance.is_due(second, Some((0, 1))), "one reading is not enough");
-        assert!(!balance.is_due(second, Some((1, 0))), "another one");
-        assert!(!balance.is_due(second, None) && !balance.is_due(second, Some((1, 0))));
-        assert!(balance.is_due(second, Some((1, 0))));
+        assert!(!balance.record_proposal(second, Some((0, 1))), "one reading is not enough");
+        assert!(!balance.record_proposal(second, Some((1, 0))), "another one");
+        assert!(
+            !balance.record_proposal(second, None)
+                && !balance.record_proposal(second, Some((1, 0)))
+        );
+        assert!(balance.record_proposal(second, Some((1, 0))));
         balance.record_move(10 * second);
         for (now, due) in [(10, false), (10, false), (11, true)] {
-            assert_eq!(balance.is_due(now * second, Some((0, 1))), due, "{now}");
+            assert_eq!(balance.record_proposal(now * second, Some((0, 1))), due, "{now}");
         }
         // Moves in close succession double the pause: 2 s, 4 s, and so on.
         balance.record_move(11 * second);
@@ -122,6 +127,6 @@ mod tests {
         balance.record_move(100 * second);
         assert_eq!(balance.pause_ns, second);
         (0..100).for_each(|_| balance.record_move(100 * second));
-        assert_eq!(balance.pause_ns, PAUSE_MAX_NS);
+        assert_eq!(balance.pause_ns, SESSION_MOVE_PAUSE_MAX_NS);
     }
 }

@@ -18,7 +18,7 @@ use std::sync::mpsc::Receiver;
 impl PathObserver {
     /// Moves each sink whose writes stall to a separate thread. Blocks until the observing thread
     /// must end.
-    pub(super) fn wait_for_stalls(&mut self, wakes: &Receiver<ObserverMessage>) {
+    pub(super) fn move_stalled_sinks_until_end(&mut self, wakes: &Receiver<ObserverMessage>) {
         while let Ok(ObserverMessage::SpaceEvent(event)) = wakes.recv() {
             if let ControlEvent::Stalled(stall) = event {
                 self.move_stalled_sink(stall);

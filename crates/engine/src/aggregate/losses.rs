@@ -13,18 +13,18 @@
 //!   numbers (they do not end at the same moment), the smallest and the largest number bound the
 //!   loss. If they started during traffic, only the sum is a bound.
 
-use super::share::WorkerCounters;
+use super::worker_share::WorkerCounters;
 use endpoint::{DropReason, SourceCounters};
 use filter::Amount;
 
 /// The drop reason for blocks lost at the workers' own sockets and rings, if only a lower bound of
 /// their number is known.
-pub(super) const LOSS_LOWER_BOUND: DropReason =
+pub(super) const LOSS_LOWER_BOUND_REASON: DropReason =
     DropReason::Named("own sockets and rings, at least");
 
 /// Known losses of a source, by location, with a remark for users.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Losses {
+pub(super) struct SourceLosses {
     pub(super) dropped: Vec<(DropReason, Option<u64>)>,
     pub(super) remark: Option<String>,
 }
@@ -32,7 +32,10 @@ pub(super) struct Losses {
 /// Computes the losses of a source from the counters of all workers that were not killed. `quiet`
 /// is true if all workers started before the first block. `alone` is true if there is only one
 /// worker.
-pub(super) fn aggregate_losses(views: &[&WorkerCounters], (quiet, alone): (bool, bool)) -> Losses {
+pub(super) fn aggregate_losses(
+    views: &[&WorkerCounters],
+    (quiet, alone): (bool, bool),
+) -> SourceLosses {
     let is_common = |place| matches!(place, DropReason::Driver | DropReason::Backlog);
     let mut own: Vec<WorkerCounters> = Vec::new();
     let mut common: Vec<(DropReason, Vec<Option<u64>>)> = Vec::new();
@@ -47,7 +50,7 @@ pub(super) fn aggregate_losses(views: &[&WorkerCounters], (quiet, alone): (bool,
         }
         own.push(kept);
     }
-    let mut losses = Losses::default();
+    let mut losses = SourceLosses::default();
     for (place, all) in common {
         let agreed = all.iter().all(|blocks| *blocks == all[0]) && all.len() == views.len();
         losses.dropped.push((place, if agreed { all[0] } else { None }));
@@ -64,7 +67,7 @@ pub(super) fn aggregate_losses(views: &[&WorkerCounters], (quiet, alone): (bool,
     losses
 }
 
-impl Losses {
+impl SourceLosses {
     fn append_remark(&mut self, what: String) {
         match &mut self.remark {
             Some(remark) => *remark = format!("{remark}; {what}"),
@@ -106,7 +109,7 @@ impl Losses {
                 let unread = some.iter().filter(|(place, _)| *place == DropReason::Unread);
                 let unread: u64 = unread.filter_map(|(_, blocks)| *blocks).sum();
                 let lost = least.saturating_sub(unread);
-                self.dropped.extend((lost > 0).then_some((LOSS_LOWER_BOUND, Some(lost))));
+                self.dropped.extend((lost > 0).then_some((LOSS_LOWER_BOUND_REASON, Some(lost))));
                 let many = match least == most {
                     true => format!("{least}"),
                     false => format!("from {least} to {most}"),
@@ -146,7 +149,7 @@ fn format_location_names(places: &[(DropReason, Option<u64>)]) -> String {
 /// Stores the losses of a source in its counters. The input of the source becomes the sum of its
 /// output and its losses; it is unknown if a loss is unknown. Clears the positions of lost blocks.
 /// Appends the remark of `losses` to that of the source.
-pub(super) fn set_source_losses(source: &mut SourceCounters, losses: Losses) {
+pub(super) fn set_source_losses(source: &mut SourceCounters, losses: SourceLosses) {
     let lost: Option<u64> = losses.dropped.iter().map(|(_, blocks)| *blocks).sum();
     source.observed =
         lost.map(|lost| Amount { blocks: source.given.blocks + lost, ..source.given });

@@ -9,27 +9,27 @@
 //! which skipped these blocks; they count as dropped (`engine ended`).
 
 mod losses;
-mod share;
+mod worker_share;
 
-pub use share::has_dividing_filters;
+pub use worker_share::has_dividing_filters;
 
-use crate::run::Outcome;
+use crate::run::RunOutcome;
 use endpoint::{DropReason, SourceCounters};
 use filter::Amount;
 use losses::{aggregate_losses, set_source_losses};
 use pipeline::Graph;
 use runtime::ledger::{Ledger, NodeEntry};
 use runtime::report::{NodeReport, merge_reports_by_node};
-use share::{DividedSource, WorkerCounters, divided_sources};
+use worker_share::{DividedSource, WorkerCounters, divided_sources};
 
 /// The drop reason for blocks that a killed worker process should have processed.
-pub const WORKER_ENDED: DropReason = DropReason::Named("engine ended");
+pub const WORKER_ENDED_REASON: DropReason = DropReason::Named("engine ended");
 
 /// The report of one worker process: its last outcome, and how it started and ended.
 #[derive(Debug, Default)]
 pub struct WorkerReport {
     /// The final outcome of the worker, or its last report if it was killed.
-    pub outcome: Outcome,
+    pub outcome: RunOutcome,
     /// True if the worker was killed and its last report is therefore incomplete.
     pub killed: bool,
     /// True if this worker's sources had received no block by the time all workers were ready.
@@ -38,7 +38,7 @@ pub struct WorkerReport {
 
 /// Aggregates the reports of all worker processes that run `graph`.
 #[must_use]
-pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
+pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> RunOutcome {
     engines
         .iter_mut()
         .filter(|engine| engine.killed)
@@ -46,11 +46,12 @@ pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
     for shared in divided_sources(graph) {
         reduce_to_shares(graph, &shared, &mut engines);
     }
-    let mut merged = Outcome::default();
+    let mut merged = RunOutcome::default();
     let mut reports: Vec<NodeReport> = Vec::new();
     for engine in engines {
-        let Outcome { ledger, reports: more_reports, failures, programs, adapted, latency, .. } =
-            engine.outcome;
+        let RunOutcome {
+            ledger, reports: more_reports, failures, programs, adapted, latency, ..
+        } = engine.outcome;
         merge_ledgers(&mut merged.ledger, ledger);
         reports.extend(more_reports);
         merged.failures.extend(failures);
@@ -112,20 +113,20 @@ fn unreported_share(all: &[WorkerCounters], alive: &[&WorkerCounters], stopped: 
 
 /// Balances the ledger of a killed worker process. Blocks that were in flight or held at its last
 /// report count as dropped, and counters that its spaces read at different moments are reconciled.
-pub fn balance_killed_ledger(outcome: &mut Outcome) {
+pub fn balance_killed_ledger(outcome: &mut RunOutcome) {
     for edge in &mut outcome.ledger.edges {
         let under_way = std::mem::take(&mut edge.resident);
         if under_way.blocks > 0 {
-            edge.dropped.push((WORKER_ENDED, under_way));
+            edge.dropped.push((WORKER_ENDED_REASON, under_way));
         }
         edge.put = edge.dropped.iter().fold(edge.taken, |sum, (_, amount)| sum + *amount);
     }
     for row in &mut outcome.ledger.filters {
         let held = std::mem::take(&mut row.held);
-        let (came, became) = row.balance();
+        let (came, became) = row.balance_sides();
         let rest = Amount { blocks: came.saturating_sub(became), bytes: held.bytes };
         if rest.blocks > 0 {
-            row.dropped.push((WORKER_ENDED, rest));
+            row.dropped.push((WORKER_ENDED_REASON, rest));
         }
         row.taken.blocks += became.saturating_sub(came);
     }

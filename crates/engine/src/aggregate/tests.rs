@@ -1,7 +1,7 @@
 //! Tests of the aggregation of counters over worker processes. A ring may be on any edge between
 //! the source and the `shard` filter, which divides the blocks.
 
-use super::share::SHARD_FILTER;
+use super::worker_share::SHARD_FILTER;
 use super::*;
 use crate::registry::MachineRegistry;
 use runtime::ledger::{Edge, EdgeKind, NodeName};
@@ -49,7 +49,7 @@ fn worker_report(arrived: u64, in_share: u64, killed: bool) -> WorkerReport {
     };
     assert_eq!(ledger.imbalances(), []);
     WorkerReport {
-        outcome: Outcome { ledger, ..Outcome::default() },
+        outcome: RunOutcome { ledger, ..RunOutcome::default() },
         killed,
         started_before_traffic: true,
     }
@@ -88,7 +88,7 @@ fn n7_survivors_account_for_blocks_of_a_killed_worker() {
     assert_eq!(merged.ledger.lost_blocks(), 100 - 30 - 10 - 20);
     assert_eq!(merged.ledger.sources[0].1.given, block_amount(100));
     let share = &merged.ledger.filters[1];
-    assert_eq!(share.dropped, [(WORKER_ENDED, block_amount(40))]);
+    assert_eq!(share.dropped, [(WORKER_ENDED_REASON, block_amount(40))]);
     assert_eq!((share.passed, share.taken), (block_amount(60), block_amount(100)));
 }
 
@@ -225,7 +225,7 @@ fn n7_loss_of_unequal_views_is_reported_as_bounds() {
     };
     let (source, lost) = merge_source_counters(all.map(lose).into());
     assert_eq!((source.observed, lost), (None, 15), "100 and 102 seen, 85 arrived");
-    assert_eq!(source.dropped, [(RING_LOSS, None), (losses::LOSS_LOWER_BOUND, Some(15))]);
+    assert_eq!(source.dropped, [(RING_LOSS, None), (losses::LOSS_LOWER_BOUND_REASON, Some(15))]);
     assert!(source.remark.unwrap().starts_with("from 15 to 17 blocks are missing by ring"));
     // If there was traffic before the start, equal counts prove nothing.
     let mut all = [(80, 50, 20), (90, 35, 10)].map(lose);

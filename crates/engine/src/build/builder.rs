@@ -5,11 +5,11 @@
 //! intake for all its sources, and further intakes for single sources.
 
 use crate::error::BuildError;
-use crate::kernel::{Host, KernelSpace, NextGeneration};
-use crate::numbering::{PlanNumbers, links_by_node_number};
-use crate::path::origins::{Origins, sources};
-use crate::path::running::RunningComponent;
-use crate::path::{PathOptions, Settings};
+use crate::kernel::{KernelHost, KernelSpace, NextGeneration};
+use crate::numbering::{PlanNumbers, edges_by_node_number};
+use crate::path::origins::{PathOrigins, sources_and_programs};
+use crate::path::running_path::RunningComponent;
+use crate::path::{PathOptions, RunSettings};
 use crate::pools::{allocate_dbuf_id, create_pool};
 use crate::record::RecordMode;
 use crate::why::FlowQuery;
@@ -18,16 +18,16 @@ use buffer::signal::Doorbell;
 use filter::Filter;
 use pipeline::graph::{FilterUse, Graph, NodeId};
 use pipeline::plan::{Plan, SpaceKind};
-use runtime::control::Control;
-use runtime::demand::Demand;
+use runtime::control::PathControl;
+use runtime::demand::DemandTracker;
 pub(super) use runtime::space::arc::NodeId as Local;
 use runtime::space::assemble::Assembly;
 use runtime::space::count_limit::CountLimit;
-use runtime::space::key::NodeKey;
+use runtime::space::node_key::NodeKey;
 use runtime::space::{GENERAL_INTAKE, Input, SpaceOptions};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use sys::memory::Lender;
+use sys::memory::SegmentLender;
 use sys::rollback::{RollbackLog, StepResource};
 
 /// The running state of a connected component, for which new content is prepared.
@@ -72,7 +72,7 @@ pub(crate) struct ProgramSuccession {
 /// A space under construction. Placeholders stand for its sinks and programs until all other steps
 /// have succeeded.
 #[derive(Default)]
-pub(super) struct Draft {
+pub(super) struct SpaceDraft {
     pub(super) assembly: Assembly,
     pub(super) sinks: Vec<(Local, NodeId)>,
     pub(super) programs: Vec<(Local, NodeId)>,
@@ -81,7 +81,7 @@ pub(super) struct Draft {
     /// memory that the space allocates for the source.
     pub(super) lent: Vec<Pool>,
     /// Sources that lend memory to the space.
-    pub(super) lenders: Vec<Arc<dyn Lender>>,
+    pub(super) lenders: Vec<Arc<dyn SegmentLender>>,
     /// Kernel programs whose output enters this space.
     pub(super) kernels: Vec<(Local, KernelSpace)>,
     /// Successors of running kernel programs, each with the node through which the output of the
@@ -97,16 +97,16 @@ pub(super) struct Draft {
     pub(super) renewed: Vec<(NodeKey, Filter)>,
 }
 
-impl Draft {
+impl SpaceDraft {
     /// Returns the index of the intake for a source. If the source lends a pool (`lent`), adds this
     /// pool as the intake; otherwise the source uses the general intake.
     pub(super) fn add_source_intake(
         &mut self,
-        lent: Option<Arc<dyn Lender>>,
+        lent: Option<Arc<dyn SegmentLender>>,
         steps: &RollbackLog,
     ) -> Result<usize, BuildError> {
         let Some(lender) = lent else { return Ok(GENERAL_INTAKE) };
-        steps.announce(StepResource::Memory, "an intake that is lent")?;
+        steps.announce_creation(StepResource::Memory, "an intake that is lent")?;
         self.lent.push(Pool::lent(allocate_dbuf_id()?, Arc::clone(&lender))?);
         self.lenders.push(lender);
         Ok(GENERAL_INTAKE + self.lent.len())
@@ -131,16 +131,16 @@ pub(super) struct Builder<'p> {
     /// The running state of the component if this build prepares a hot swap of it; otherwise
     /// `None`.
     pub(super) swap: Option<&'p SwapContext<'p>>,
-    pub(super) origins: &'p Origins,
-    pub(super) host: &'p dyn Host,
-    pub(super) settings: Settings,
+    pub(super) origins: &'p PathOrigins,
+    pub(super) host: &'p dyn KernelHost,
+    pub(super) settings: RunSettings,
     pub(super) extras: &'p PathOptions,
     pub(super) part: usize,
     /// The spaces of this connected component, as indices into the plan.
     pub(super) spaces: Vec<usize>,
     pub(super) doorbells: Vec<Arc<Doorbell>>,
-    pub(super) control: Arc<Control>,
-    pub(super) demand: Arc<Demand>,
+    pub(super) control: Arc<PathControl>,
+    pub(super) demand: Arc<DemandTracker>,
     pub(super) drives_clock: bool,
     pub(super) epoch: u64,
 }
@@ -149,19 +149,19 @@ impl<'p> Builder<'p> {
     pub(super) fn new(
         (plan, ids): (&'p Plan, &'p PlanNumbers),
         part: usize,
-        (origins, host): (&'p Origins, &'p dyn Host),
-        (settings, extras): (Settings, &'p PathOptions),
+        (origins, host): (&'p PathOrigins, &'p dyn KernelHost),
+        (settings, extras): (RunSettings, &'p PathOptions),
     ) -> Result<Self, BuildError> {
         let spaces = thread_spaces(plan, part);
         let steps = &extras.steps;
-        steps.announce(StepResource::Descriptor, "control over a path")?;
-        let control = Arc::new(Control::new()?);
+        steps.announce_creation(StepResource::Descriptor, "control over a path")?;
+        let control = Arc::new(PathControl::new()?);
         let epoch = sys::clock::realtime_ns().wrapping_sub(sys::clock::monotonic_ns());
         let doorbells =
             spaces.iter().map(|space| create_doorbell(plan, *space, steps).map(Arc::new));
         let doorbells = doorbells.collect::<sys::Result<Vec<_>>>()?;
-        let demand = Arc::<Demand>::default();
-        demand.set_path_edges(links_by_node_number(&plan.graph, &ids.nodes));
+        let demand = Arc::<DemandTracker>::default();
+        demand.set_path_edges(edges_by_node_number(&plan.graph, &ids.nodes));
         for doorbell in &doorbells {
             control.add_doorbell(doorbell);
         }
@@ -272,7 +272,7 @@ pub(super) fn create_doorbell(
     if !sleeps_on_descriptors(plan, space) {
         return Ok(Doorbell::new());
     }
-    steps.announce(StepResource::Descriptor, "a bell")?;
+    steps.announce_creation(StepResource::Descriptor, "a bell")?;
     Doorbell::with_alarm()
 }
 
@@ -281,5 +281,5 @@ pub(super) fn create_doorbell(
 pub(super) fn sleeps_on_descriptors(plan: &Plan, space: usize) -> bool {
     let leaves = |id: NodeId| entry_thread_space(plan, plan.placements[id.0].output_space);
     let graph = &plan.graph;
-    sources(graph).chain(nodes_in_processes(graph)).any(|(id, _)| leaves(id) == space)
+    sources_and_programs(graph).chain(nodes_in_processes(graph)).any(|(id, _)| leaves(id) == space)
 }

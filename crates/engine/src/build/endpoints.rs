@@ -6,13 +6,13 @@
 use super::builder::Builder;
 use crate::error::BuildError;
 use crate::numbering::PlanNumbers;
-use crate::path::origins::Origins;
-use crate::path::{PathOptions, Settings};
+use crate::path::origins::PathOrigins;
+use crate::path::{PathOptions, RunSettings};
 use crate::record::RecordMode;
 use crate::record::event_player::{RecordedInput, RecordedSource, Replay};
 use crate::sandbox::{self, FilterContext};
+use endpoint::permitted_readers::PermittedReaders;
 use endpoint::process::{Process, ProcessRole, StartedProcess};
-use endpoint::readers::PermittedReaders;
 use endpoint::{Failure, OpenArguments, Sink, Source};
 use filter::{Arguments, FilterKind, Form, ParameterType, Value};
 use pipeline::graph::{FilterUse, NodeId};
@@ -24,7 +24,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use sys::memory::Lender;
+use sys::memory::SegmentLender;
 use sys::rollback::StepResource;
 
 impl<'p> Builder<'p> {
@@ -39,8 +39,8 @@ impl<'p> Builder<'p> {
 pub(super) struct EndpointContext<'p> {
     pub(super) plan: &'p Plan,
     pub(super) ids: &'p PlanNumbers,
-    pub(super) origins: &'p Origins,
-    pub(super) settings: Settings,
+    pub(super) origins: &'p PathOrigins,
+    pub(super) settings: RunSettings,
     pub(super) extras: &'p PathOptions,
     /// True once the path has been stopped. Endpoints that wait while they are being opened check
     /// this flag and give up.
@@ -56,13 +56,12 @@ impl EndpointContext<'_> {
             return Ok(Operator::Source(SourceOperator::new(source)));
         }
         let name = used.description.name;
-        self.extras.steps.announce(StepResource::Descriptor, name)?;
+        self.extras.steps.announce_creation(StepResource::Descriptor, name)?;
         let own = self.settings.sources.iter().find(|entry| entry.description.name == name);
         let entry = own
             .or_else(|| endpoint::catalog::find_source(name))
             .ok_or_else(|| missing_entry_error("source", name))?;
-        let source =
-            (entry.open)(&self.opening_parameters(id, used)).map_err(endpoint_error(id))?;
+        let source = (entry.open)(&self.open_arguments(id, used)).map_err(endpoint_error(id))?;
         Ok(Operator::Source(SourceOperator::new(source)))
     }
 
@@ -80,13 +79,13 @@ impl EndpointContext<'_> {
         }
         let entry = endpoint::catalog::find_process(name)
             .ok_or_else(|| missing_entry_error("program", name))?;
-        (entry.start)(&self.opening_parameters(id, used), stands).map_err(endpoint_error(id))
+        (entry.start)(&self.open_arguments(id, used), stands).map_err(endpoint_error(id))
     }
 
     /// Starts an untrusted filter in a process of its own. Blocks until the filter is ready. In a
     /// replay, starts no process, and returns substitutes for the nodes that write its input and
     /// read its output.
-    pub(super) fn start_untrusted(
+    pub(super) fn start_untrusted_filter(
         &self,
         id: NodeId,
         used: &FilterUse,
@@ -110,7 +109,7 @@ impl EndpointContext<'_> {
     pub(super) fn open_sink(
         &self,
         id: NodeId,
-        lent: &[Arc<dyn Lender>],
+        lent: &[Arc<dyn SegmentLender>],
     ) -> Result<Operator, BuildError> {
         let graph = &self.plan.graph;
         let node = graph.node(id);
@@ -140,7 +139,7 @@ impl EndpointContext<'_> {
             || self.is_replay() && is_sending_sink(used.description.name);
         let name = if silent { "discard" } else { used.description.name };
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
-        self.extras.steps.announce(StepResource::Descriptor, name)?;
+        self.extras.steps.announce_creation(StepResource::Descriptor, name)?;
         let entry = own
             .or_else(|| endpoint::catalog::find_sink(name))
             .ok_or_else(|| missing_entry_error("sink", name))?;
@@ -185,7 +184,7 @@ impl EndpointContext<'_> {
     }
 
     /// Returns the parameters with which a source or a program of this path is opened.
-    pub(super) fn opening_parameters<'o>(
+    pub(super) fn open_arguments<'o>(
         &'o self,
         id: NodeId,
         used: &'o FilterUse,
@@ -256,6 +255,9 @@ fn endpoint_error(node: NodeId) -> impl Fn(Failure) -> BuildError {
 /// send.
 fn is_sending_sink(name: &str) -> bool {
     let frames = [endpoint::sink::tx::TX.name, endpoint::sink::redirect::REDIRECT.name];
-    let blocks = [endpoint::named::ring_sinks::USER.name, endpoint::named::ring_sinks::SOCKET.name];
+    let blocks = [
+        endpoint::named_endpoints::ring_sinks::USER.name,
+        endpoint::named_endpoints::ring_sinks::SOCKET.name,
+    ];
     frames.contains(&name) || blocks.contains(&name)
 }

@@ -4,20 +4,20 @@
 //! about. A component that runs entirely in the kernel gets a thread for these implementations. [SL
 //! §7.1; CONTRACT 18]
 
-use super::builder::{Builder, Draft, Local, ProgramSuccession, SwapContext};
+use super::builder::{Builder, Local, ProgramSuccession, SpaceDraft, SwapContext};
 use super::rings::PendingRing;
 use crate::description::zero_counts;
 use crate::error::BuildError;
 use crate::kernel::taps::TreeTap;
 use crate::kernel::{Generation, KernelInputs, KernelSpace, is_perfmon_capable};
-use crate::path::running::KernelExit;
+use crate::path::running_path::KernelExit;
 use endpoint::Source;
 use filter::{Counts, FilterKind};
 use pipeline::graph::{FilterUse, NodeId};
 use pipeline::plan::{KernelRefusal, Plan, Program, SpaceKind};
-use runtime::space::key::NodeKey;
+use runtime::space::class_selection::SelectedClasses as Classes;
 use runtime::space::node::{Node, Operator, SourceOperator};
-use runtime::space::select::SelectedClasses as Classes;
+use runtime::space::node_key::NodeKey;
 use runtime::space::{GENERAL_INTAKE, Input};
 use std::sync::PoisonError;
 
@@ -35,7 +35,7 @@ pub(super) fn thread_name(plan: &Plan, space: usize) -> String {
     }
 }
 
-impl Draft {
+impl SpaceDraft {
     /// Returns all new kernel programs whose output enters this space, including successors of
     /// running programs. Each is paired with the node through which its output enters.
     fn generations(&self) -> impl Iterator<Item = (Local, &Generation)> {
@@ -65,7 +65,7 @@ impl Builder<'_> {
         &self,
         place: usize,
         locals: &mut [Option<Local>],
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
     ) -> Result<(), BuildError> {
         for (first, planned) in self.programs_with_output_in(place) {
             self.check_count_limit()?;
@@ -87,7 +87,7 @@ impl Builder<'_> {
         place: usize,
         again: &SwapContext<'_>,
         locals: &mut [Option<Local>],
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
     ) -> Result<(), BuildError> {
         let ended = || BuildError::Unexpected("a path that has ended is changed".to_owned());
         let kernels = again.part.kernels.upgrade().ok_or_else(ended)?;
@@ -102,7 +102,7 @@ impl Builder<'_> {
                 return Err(BuildError::Refused(KernelRefusal { node: first, why }));
             };
             let known = &kernels[kernel];
-            let follow = |wanted: &KernelInputs<'_>| known.successor(wanted);
+            let follow = |wanted: &KernelInputs<'_>| known.prepare_next_generation(wanted);
             let (next, source) =
                 self.with_kernel_inputs((first, planned), known.generation.origin, follow)?;
             // The existing memory is large enough, because it was sized for the longest frames of
@@ -155,7 +155,7 @@ impl Builder<'_> {
             hardened: !is_perfmon_capable(),
             refuses: self.settings.refuses,
             timed: self.settings.programs_timed,
-            opening: &outside.opening_parameters(first, used),
+            opening: &outside.open_arguments(first, used),
         })
     }
 
@@ -167,7 +167,7 @@ impl Builder<'_> {
         (first, taps): (NodeId, &[TreeTap]),
         (source, intake): (Box<dyn Source>, usize),
         locals: &mut [Option<Local>],
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
     ) -> Local {
         let nodes =
             taps.iter().map(|tap| tap.nodes.iter().map(|id| self.node_number(*id)).collect());
@@ -194,7 +194,7 @@ impl Builder<'_> {
 
     /// Returns, for each kernel program whose output enters this space, the edges over which it
     /// passes blocks to threads.
-    pub(super) fn kernel_exits(&self, draft: &Draft) -> Vec<KernelExit> {
+    pub(super) fn kernel_exits(&self, draft: &SpaceDraft) -> Vec<KernelExit> {
         let kernel_exits = |(local, generation): (Local, &Generation)| KernelExit {
             source_number: draft.assembly.nodes()[local].number,
             exit_edges: generation
@@ -214,7 +214,7 @@ impl Builder<'_> {
         place: usize,
         again: &SwapContext<'_>,
         locals: &mut [Option<Local>],
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
     ) -> Result<(), BuildError> {
         for KernelExit { source_number: first, exit_edges } in &again.part.kernel_exits {
             let Some(id) = self.ids.nodes.iter().position(|number| number == first) else {
@@ -245,7 +245,7 @@ impl Builder<'_> {
         &self,
         place: usize,
         locals: &[Option<Local>],
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
         rings: &mut [PendingRing],
     ) -> Result<(), BuildError> {
         let mut kernel_exits = std::mem::take(&mut draft.kernel_exits);
@@ -289,7 +289,7 @@ impl Builder<'_> {
             return Ok(());
         }
         let graph = &self.plan.graph;
-        let counted = |id: &NodeId| self.is_counted(*id) && self.is_in_kernel(*id);
+        let counted = |id: &NodeId| self.counts_toward_limit(*id) && self.is_in_kernel(*id);
         match graph.nodes_with_ids().map(|(id, _)| id).find(counted) {
             None => Ok(()),
             Some(node) => {

@@ -1,6 +1,6 @@
 //! Placement of the gauges that measure the latency of blocks in a path ([`runtime::latency`]).
 
-use super::builder::{Builder, Draft};
+use super::builder::{Builder, SpaceDraft};
 use crate::record::RecordMode;
 use pipeline::explain;
 use runtime::latency::{AgeGauge, LatencyGauge};
@@ -14,7 +14,7 @@ impl Builder<'_> {
     /// ring. Does nothing unless the request bounds the latency. If block timestamps drive the
     /// path's clock, only rings get gauges. A replayed recording gets none, because its blocks are
     /// as old as the recording.
-    pub(super) fn attach_gauges(&self, drafts: &mut [Draft]) {
+    pub(super) fn attach_gauges(&self, drafts: &mut [SpaceDraft]) {
         if matches!(self.extras.record_mode, RecordMode::Replay(_)) {
             return;
         }
@@ -24,7 +24,7 @@ impl Builder<'_> {
         for node in drafts.iter_mut().flat_map(|draft| draft.assembly.nodes_mut()) {
             if let Operator::Export(export) = &mut node.operator {
                 let name = self.ring_label(export.planned, &node.name);
-                let gauge = self.extras.budget.add_wait_gauge(name, export.threshold().ns);
+                let gauge = self.extras.budget.add_wait_gauge(name, export.wakeup_threshold().ns);
                 export.attach_gauge(Arc::clone(&gauge));
                 rings.insert(export.planned, gauge);
             } else if !self.drives_clock {

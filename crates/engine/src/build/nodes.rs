@@ -1,6 +1,6 @@
 //! Creation of the nodes of a space: filters with their arguments and counters.
 
-use super::builder::{Builder, Draft};
+use super::builder::{Builder, SpaceDraft};
 use super::replicas::ReplicaIdentity;
 use crate::description::{with_description, zero_counts};
 use crate::error::BuildError;
@@ -11,12 +11,12 @@ use pipeline::ClassSet;
 use pipeline::graph::{BooleanExpression, Edge, FilterUse, NodeId, SectionOperand, Step};
 use pipeline::plan::Plan;
 use runtime::space::arc::NodeId as Local;
-use runtime::space::key::NodeKey;
+use runtime::space::class_selection::SelectedClasses;
 use runtime::space::node::{Node, Operator};
+use runtime::space::node_key::NodeKey;
 use runtime::space::operands::{self, OperandSection};
-use runtime::space::published::PublishedState;
+use runtime::space::published_state::PublishedState;
 use runtime::space::section::Section;
-use runtime::space::select::SelectedClasses;
 use std::sync::Arc;
 
 impl Builder<'_> {
@@ -32,7 +32,7 @@ impl Builder<'_> {
         &self,
         id: NodeId,
         locals: &[Option<Local>],
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
     ) -> Result<(), BuildError> {
         if self.swap.is_some_and(|again| again.renewed.contains(&self.node_number(id)))
             && let Operator::Filter(filter) = self.create_node(id, locals, None)?.operator
@@ -83,7 +83,7 @@ impl Builder<'_> {
         let used = match &node.step {
             Step::Filter(used) => used,
             Step::Section(body) => {
-                let counts = Counts::new(operands::REASONS.len(), 0);
+                let counts = Counts::new(operands::DROP_REASONS.len(), 0);
                 let body = &self.plan.graph.body_without_unrequested_classes(id, body);
                 let local =
                     |id: NodeId| locals[id.0].ok_or_else(|| self.operand_placement_error(id));
@@ -95,7 +95,7 @@ impl Builder<'_> {
                     Operator::Section(Arc::new(convert_section(body, &local)?))
                 };
                 let node = Node::new("boolean", self.node_number(id), section, counts);
-                return Ok(Node { reasons: operands::REASONS, ..node });
+                return Ok(Node { reasons: operands::DROP_REASONS, ..node });
             }
             Step::Merge => {
                 return Ok(Node::new(
@@ -118,7 +118,7 @@ impl Builder<'_> {
                     BuildError::Unexpected(format!("`{}` cannot be made", description.name))
                 })?;
                 let arguments = self.plan.arguments_in_context(id).unwrap_or_default();
-                let seed = self.extras.record_mode.seed(self.node_number(id));
+                let seed = self.extras.record_mode.filter_seed(self.node_number(id));
                 let arguments =
                     arguments.with_seed(seed.or_else(|| replica.map(|replica| replica.seed)));
                 let arguments = arguments.with_session_numbers(self.session_numbers(id));
@@ -141,9 +141,9 @@ impl Builder<'_> {
     /// Returns the session numbers that a filter may use in this process. Each worker process of a
     /// request uses other numbers.
     pub(super) fn session_numbers(&self, id: NodeId) -> SessionNumbers {
-        let numbers = self.ids.numbering.numbers(self.node_number(id));
+        let numbers = self.ids.numbering.session_numbers(self.node_number(id));
         match self.settings.worker {
-            Some((number, of)) => numbers.split(number, of),
+            Some((number, of)) => numbers.nth_share(number, of),
             None => numbers,
         }
     }
@@ -177,7 +177,7 @@ impl Builder<'_> {
     /// Returns true if `-c` counts blocks at this node: a sink, a program without successors, or a
     /// filter whose report is the output of the request. In the last case, the sink that the plan
     /// adds after the filter is not counted.
-    pub(super) fn is_counted(&self, id: NodeId) -> bool {
+    pub(super) fn counts_toward_limit(&self, id: NodeId) -> bool {
         let Plan { graph, reports, .. } = self.plan;
         let reported = |id: NodeId| graph.inputs(id).any(|edge| reports.contains(&edge.from));
         let end = graph.outputs(id).next().is_none();
@@ -212,5 +212,5 @@ fn convert_section<N>(
 }
 
 pub(super) fn to_selected_classes(classes: &ClassSet) -> SelectedClasses {
-    SelectedClasses::ranges(classes.ranges().to_vec())
+    SelectedClasses::from_ranges(classes.ranges().to_vec())
 }

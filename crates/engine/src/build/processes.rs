@@ -1,14 +1,14 @@
 //! Start of the processes of programs and untrusted filters. Each process has an input half and an
 //! output half, in two spaces.
 
-use super::builder::{Builder, Draft, Local};
+use super::builder::{Builder, Local, SpaceDraft};
 use crate::description::zero_counts;
 use crate::error::BuildError;
 use crate::sandbox::FilterContext;
 use endpoint::process::ProcessRole;
 use pipeline::graph::{FilterUse, Graph, NodeId};
-use runtime::space::key::NodeKey;
 use runtime::space::node::{Node, Operator, SinkOperator, SourceOperator};
+use runtime::space::node_key::NodeKey;
 
 impl Builder<'_> {
     /// Returns true if the space `place` receives the output of a program.
@@ -31,7 +31,7 @@ impl Builder<'_> {
         id: NodeId,
         used: &FilterUse,
         gives: bool,
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
     ) -> Local {
         let number = self.node_number(id);
         let key = match gives && process_role(&self.plan.graph, id) != ProcessRole::Head {
@@ -40,7 +40,7 @@ impl Builder<'_> {
         };
         let mut made =
             Node::new(used.display_name(), number, Operator::Pass, zero_counts(used.description));
-        made.counts_to_limit = self.is_counted(id);
+        made.counts_to_limit = self.counts_toward_limit(id);
         if used.is_untrusted() {
             (made.reasons, made.counters) = (used.description.reasons, used.description.counters);
         }
@@ -58,7 +58,7 @@ impl Builder<'_> {
         &self,
         id: NodeId,
         used: &FilterUse,
-        drafts: &mut [Draft],
+        drafts: &mut [SpaceDraft],
     ) -> Result<(), BuildError> {
         let (enters, leaves) = (self.entry_space(id), self.exit_space(id));
         let (Some(enters), Some(leaves)) = (enters, leaves) else { return Ok(()) };
@@ -67,7 +67,7 @@ impl Builder<'_> {
         }
         let outside = self.endpoint_context();
         let started = match used.is_untrusted() {
-            true => outside.start_untrusted(id, used, self.filter_context(id))?,
+            true => outside.start_untrusted_filter(id, used, self.filter_context(id))?,
             false => outside.start_program(id, used, process_role(&self.plan.graph, id))?,
         };
         let mut put = |place: usize, part: Operator| {
@@ -97,7 +97,7 @@ impl Builder<'_> {
     fn filter_context(&self, id: NodeId) -> FilterContext {
         FilterContext {
             selected_classes: self.plan.explicit_classes(id),
-            seed: self.extras.record_mode.seed(self.node_number(id)),
+            seed: self.extras.record_mode.filter_seed(self.node_number(id)),
             numbers: self.session_numbers(id),
             fragments: self.accepts_fragments(id),
             reads_messages: self.plan.reads_messages(id),

@@ -6,16 +6,16 @@
 
 use super::ComponentDrafts;
 use super::builder::{
-    Builder, Draft, ProgramSuccession, SwapContext, create_doorbell, sleeps_on_descriptors,
+    Builder, ProgramSuccession, SpaceDraft, SwapContext, create_doorbell, sleeps_on_descriptors,
     thread_spaces,
 };
 use super::kernel;
 use crate::error::BuildError;
-use crate::kernel::point::AttachPoints;
+use crate::kernel::shared_attach_point::AttachPoints;
 use crate::numbering::PlanNumbers;
-use crate::path::origins::Origins;
-use crate::path::running::{KernelExit, RunningRing, RunningSpace};
-use crate::path::{PathOptions, Settings};
+use crate::path::origins::PathOrigins;
+use crate::path::running_path::{KernelExit, RunningRing, RunningSpace};
+use crate::path::{PathOptions, RunSettings};
 use crate::pools::intake_config_for_length;
 use buffer::pool::PoolConfig;
 use pipeline::plan::Plan;
@@ -23,16 +23,16 @@ use runtime::space::assemble::Assembly;
 use runtime::space::swap::HotSwap;
 use runtime::space::{Space, SpaceParts};
 use std::sync::Arc;
-use sys::memory::Lender;
+use sys::memory::SegmentLender;
 
 /// The result of a rebuild: new content for the spaces of a connected component, ready for a hot
 /// swap.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedComponent {
     /// The spaces of the new plan, in the order of the plan.
     pub(crate) spaces: Vec<PreparedSpace>,
     pub(crate) rings: Vec<RunningRing>,
-    pub(crate) lenders: Vec<Arc<dyn Lender>>,
+    pub(crate) lenders: Vec<Arc<dyn SegmentLender>>,
     pub(crate) kernel_exits: Vec<KernelExit>,
     pub(crate) successions: Vec<ProgramSuccession>,
 }
@@ -51,13 +51,13 @@ pub(crate) struct PreparedSpace {
 
 /// Builds everything that a connected component of a running path needs for a new plan: new nodes,
 /// rings and sinks. `part` is the index of the component.
-pub(crate) fn prepare(
+pub(crate) fn prepare_component(
     (plan, ids): (&Plan, &PlanNumbers),
     part: usize,
     again: &SwapContext<'_>,
-    origins: &Origins,
-    (settings, extras): (Settings, &PathOptions),
-) -> Result<Prepared, BuildError> {
+    origins: &PathOrigins,
+    (settings, extras): (RunSettings, &PathOptions),
+) -> Result<PreparedComponent, BuildError> {
     let spaces = thread_spaces(plan, part);
     let running = again.part;
     let mut all = Vec::new();
@@ -105,10 +105,10 @@ pub(crate) fn prepare(
         })
     });
     let kernel_exits = kernel_exits.collect();
-    let mut processors = builder.processors(&chains).into_iter();
+    let mut processors = builder.replica_processors(&chains).into_iter();
     let (mut spaces, mut successions) = (Vec::new(), Vec::new());
     for (place, (draft, (known, _))) in drafts.into_iter().zip(all).enumerate() {
-        let Draft { assembly, inputs, lent, kept, renewed, successors, .. } = draft;
+        let SpaceDraft { assembly, inputs, lent, kept, renewed, successors, .. } = draft;
         let replaces_program = !successors.is_empty();
         successions.extend(successors.into_iter().map(|(_, one)| one));
         let hot_swap = HotSwap {
@@ -124,14 +124,15 @@ pub(crate) fn prepare(
             Some(running) => (running, None),
             None => {
                 let space = builder.build_empty_space(place)?;
-                let (commands, doorbell) = (space.queue(), Arc::clone(&builder.doorbells[place]));
+                let (commands, doorbell) =
+                    (space.command_queue(), Arc::clone(&builder.doorbells[place]));
                 let running = RunningSpace { name: builder.space_name(place), commands, doorbell };
                 (running, Some(space))
             }
         };
         spaces.push(PreparedSpace { running, fresh, hot_swap, replaces_program });
     }
-    Ok(Prepared { spaces, rings, lenders, kernel_exits, successions })
+    Ok(PreparedComponent { spaces, rings, lenders, kernel_exits, successions })
 }
 
 impl Builder<'_> {

@@ -5,7 +5,7 @@
 //! the build treats the chain as one node: edges to its first filter lead to the dispatcher, and
 //! edges from its last filter leave the join.
 
-use super::builder::{Builder, Draft, Local};
+use super::builder::{Builder, Local, SpaceDraft};
 use super::nodes::to_selected_classes;
 use super::rings::RingEnds;
 use crate::error::BuildError;
@@ -18,9 +18,9 @@ use runtime::ledger::{EdgeKind, NodeName, RingEnd};
 use runtime::replicas::ReplicaProgress;
 use runtime::replicas::dispatch::Dispatcher;
 use runtime::space::Input;
-use runtime::space::join_state::{JOIN_COUNTERS, LocalReplica, ReplicaInput, ReplicaJoin};
+use runtime::space::class_selection::SelectedClasses;
+use runtime::space::join_state::{JOIN_COUNTER_NAMES, LocalReplica, ReplicaInput, ReplicaJoin};
 use runtime::space::node::{Node, Operator};
-use runtime::space::select::SelectedClasses;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
@@ -74,9 +74,11 @@ impl ReplicatedChain {
 impl Builder<'_> {
     /// Creates the rings of this component's replicated chains, and returns the chains with their
     /// rings.
-    pub(super) fn replicated_chains(&self) -> Result<Vec<ReplicatedChain>, BuildError> {
+    pub(super) fn create_replicated_chains(&self) -> Result<Vec<ReplicatedChain>, BuildError> {
         let mut number = self.ids.first_replica_ring;
-        self.component_replicas().map(|copied| self.create_ring_ends(copied, &mut number)).collect()
+        self.component_replicas()
+            .map(|copied| self.create_replicated_chain(copied, &mut number))
+            .collect()
     }
 
     fn component_replicas(&self) -> impl Iterator<Item = &ReplicaChain> {
@@ -88,7 +90,7 @@ impl Builder<'_> {
         found.ok_or_else(|| BuildError::Unexpected("a copy in another part".to_owned()))
     }
 
-    fn create_ring_ends(
+    fn create_replicated_chain(
         &self,
         copied: &ReplicaChain,
         number: &mut usize,
@@ -137,7 +139,7 @@ impl Builder<'_> {
         place: usize,
         shared: &mut [ReplicatedChain],
         locals: &mut [Option<Local>],
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
     ) -> Result<(), BuildError> {
         for (copied, shared) in self.component_replicas().zip(shared) {
             let (Some(first), Some(last)) = (copied.nodes.first(), copied.nodes.last()) else {
@@ -161,7 +163,7 @@ impl Builder<'_> {
     /// pinned. The replicas of a chain get different processors, because all of them are busy at
     /// the same time. If there are too few processors, the last replicas are not pinned. [Par
     /// §IV-A]
-    pub(super) fn processors(&self, shared: &[ReplicatedChain]) -> Vec<Option<usize>> {
+    pub(super) fn replica_processors(&self, shared: &[ReplicatedChain]) -> Vec<Option<usize>> {
         let mut processors = vec![None; self.spaces.len()];
         let Ok(allowed) = sys::process::allowed_processors() else { return processors };
         for shared in shared {
@@ -180,7 +182,7 @@ impl Builder<'_> {
         &self,
         copied: &ReplicaChain,
         shared: &mut ReplicatedChain,
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
     ) -> Result<Local, BuildError> {
         let planned = copied.nodes.first().map_or(0, |id| self.node_number(*id));
         let progress = Arc::clone(&shared.progress);
@@ -210,7 +212,7 @@ impl Builder<'_> {
         copied: &ReplicaChain,
         shared: &mut ReplicatedChain,
         copy: usize,
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
     ) -> Result<(), BuildError> {
         let (head, last) = self.build_replica_chain(copied, shared.replica(copy), draft)?;
         if let Some(import) = shared.to[copy].import.take() {
@@ -233,13 +235,13 @@ impl Builder<'_> {
         &self,
         copied: &ReplicaChain,
         shared: &mut ReplicatedChain,
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
     ) -> Result<Local, BuildError> {
         let planned = copied.nodes.last().map_or(0, |id| self.node_number(*id));
         let title = NodeName::ring(RingEnd::Join, &self.chain_name(copied));
         let mut join =
-            Node::new(title, planned, Operator::Pass, Counts::new(0, JOIN_COUNTERS.len()));
-        join.counters = JOIN_COUNTERS;
+            Node::new(title, planned, Operator::Pass, Counts::new(0, JOIN_COUNTER_NAMES.len()));
+        join.counters = JOIN_COUNTER_NAMES;
         let join = draft.assembly.add_node(join);
         let mixed = copied.shard_key.is_some();
         if !mixed {
@@ -275,12 +277,12 @@ impl Builder<'_> {
         &self,
         copied: &ReplicaChain,
         replica: ReplicaIdentity,
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
     ) -> Result<(Local, Local), BuildError> {
         let mut locals: Vec<(NodeId, Local)> = Vec::new();
         for id in &copied.nodes {
             let mut made = self.create_node(*id, &[], Some(replica))?;
-            made.counts_to_limit = self.is_counted(*id);
+            made.counts_to_limit = self.counts_toward_limit(*id);
             made.fragments = self.accepts_fragments(*id);
             made.is_replica = true;
             locals.push((*id, draft.assembly.add_node(made)));
@@ -307,7 +309,7 @@ impl Builder<'_> {
         copied: &ReplicaChain,
         ring: &mut RingEnds,
         (last, join): (Local, usize),
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
     ) {
         let Some(export) = ring.export.take() else { return };
         let edge = export.planned;
@@ -333,7 +335,7 @@ impl Builder<'_> {
         from: String,
         to: Local,
         edge: usize,
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
     ) -> Local {
         let planned = copied.nodes.first().map_or(0, |id| self.node_number(*id));
         let enter = draft.add_ring_node((RingEnd::Import, from), planned, None);

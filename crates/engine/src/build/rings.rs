@@ -1,10 +1,10 @@
 //! Connections between spaces, and between nodes within a space: rings, arcs, and the doorbells on
 //! which spaces sleep.
 
-use super::builder::{Builder, Draft, Local};
+use super::builder::{Builder, Local, SpaceDraft};
 use super::nodes::to_selected_classes;
 use crate::error::BuildError;
-use crate::path::running::RunningRing;
+use crate::path::running_path::RunningRing;
 use crate::record::RecordMode;
 use buffer::crossing::{RingConfig, crossing};
 use buffer::ibuf::EntryColumns;
@@ -15,9 +15,9 @@ use pipeline::plan::{PlannedEdge, RingPlan};
 use runtime::ledger::{NodeName, RingEnd};
 use runtime::ring::{RingExport, RingImport};
 use runtime::space::Input;
-use runtime::space::key::NodeKey;
+use runtime::space::class_selection::SelectedClasses;
 use runtime::space::node::{Node, Operator};
-use runtime::space::select::SelectedClasses;
+use runtime::space::node_key::NodeKey;
 use std::sync::Arc;
 use sys::rollback::StepResource;
 
@@ -54,7 +54,7 @@ impl PendingRing {
 /// Minimum number of entries of each ring in a path that replays a recording.
 const REPLAY_ENTRIES_MIN: usize = 1 << 16;
 
-impl Draft {
+impl SpaceDraft {
     /// Adds the node at one end of a ring to a space. `export` is the writing end, which the node
     /// then owns. It is `None` at the reading end, where the node only passes blocks on. `name` is
     /// the name of the space at the other end, and `planned` the number of the node.
@@ -94,11 +94,11 @@ impl Builder<'_> {
                 None => {
                     let known = self.swap.and_then(|again| {
                         let wanted = self.required_ring(index, near, far, ring.stride);
-                        again.part.rings.iter().find(|known| known.is_same(&wanted))
+                        again.part.rings.iter().find(|known| known.is_same_except_number(&wanted))
                     });
                     rings.push(match known {
                         Some(known) => PendingRing::from_running_ring(index, known.number),
-                        None => self.ring(index, ring, (near, far))?,
+                        None => self.create_pending_ring(index, ring, (near, far))?,
                     });
                 }
             }
@@ -144,7 +144,7 @@ impl Builder<'_> {
         }
     }
 
-    fn ring(
+    fn create_pending_ring(
         &self,
         edge: usize,
         ring: &RingPlan,
@@ -176,7 +176,7 @@ impl Builder<'_> {
         let entries = if scales { ring.entries_min.max(ring.entries / 4) } else { ring.entries };
         let config = RingConfig { entries, columns: lanes, ..RingConfig::default() };
         let (near, far) = (Arc::clone(&self.doorbells[near]), Arc::clone(&self.doorbells[far]));
-        self.extras.steps.announce(StepResource::Memory, "a ring between spaces")?;
+        self.extras.steps.announce_creation(StepResource::Memory, "a ring between spaces")?;
         let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
         let (writer, mut readers) =
             made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;
@@ -196,7 +196,7 @@ impl Builder<'_> {
         &self,
         place: usize,
         locals: &[Option<Local>],
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
         rings: &mut [PendingRing],
     ) -> Result<(), BuildError> {
         let graph = &self.plan.graph;
@@ -251,7 +251,7 @@ impl Builder<'_> {
     /// writing end to place.
     pub(super) fn find_or_add_ring_exit(
         &self,
-        draft: &mut Draft,
+        draft: &mut SpaceDraft,
         ends: &mut PendingRing,
         edge: usize,
     ) -> Option<Local> {

@@ -22,7 +22,7 @@ impl Calibration {
     pub(super) fn record_cost(&mut self, name: &str, measured: Result<f64>) {
         match measured {
             Ok(ns) => {
-                self.costs.set(name, ns);
+                self.costs.set_field(name, ns);
             }
             Err(why) => self.record_missing_figures(&[name], &*why),
         }
@@ -40,7 +40,12 @@ impl Calibration {
         let place = if kernel { "the kernel" } else { "a thread" };
         match measured {
             Ok((block, byte)) => {
-                self.costs.set_filter(FilterCost { filter: name.to_owned(), kernel, block, byte });
+                self.costs.set_filter_cost(FilterCost {
+                    filter: name.to_owned(),
+                    kernel,
+                    block,
+                    byte,
+                });
             }
             Err(why) => self.record_missing_figures(&[&format!("{name} in {place}")], &*why),
         }

@@ -18,16 +18,16 @@
 //! their rounds runs both of the requests that are compared.
 
 mod calibration;
-mod load;
 mod redirect;
-mod stored;
+mod stored_costs;
 mod taps;
+mod test_traffic;
 mod transfer;
 mod twins;
-mod user;
+mod user_filters;
 
 pub use calibration::Calibration;
-pub use stored::{StoredCosts, costs_file_path, load, state_directory};
+pub use stored_costs::{StoredCosts, costs_file_path, load_stored_costs, state_directory};
 
 use pipeline::plan::{COSTS_VERSION, Costs};
 
@@ -39,7 +39,7 @@ pub fn calibrate(report_progress: &dyn Fn(&str)) -> Calibration {
     report_progress("copies, rings, wake-ups");
     transfer::measure(&mut calibration);
     report_progress("filters in a thread");
-    user::measure(&mut calibration);
+    user_filters::measure(&mut calibration);
     report_progress("filters in the kernel");
     twins::measure(&mut calibration);
     report_progress("packet sockets and programs");

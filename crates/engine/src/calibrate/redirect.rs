@@ -9,7 +9,7 @@
 //! network card.
 
 use super::calibration::{Calibration, Result};
-use super::load::{
+use super::test_traffic::{
     FRAME_BYTES, datagram_frame, measure_processor_ns, measure_while_running,
     open_datagram_sockets, run_ip_command,
 };
@@ -139,7 +139,7 @@ impl RedirectCosts {
         // Both variants call a sink, so the cost of the sink cancels.
         let mut put = |kernel, block: f64| {
             let (filter, block) = ("redirect".to_owned(), block.max(0.0));
-            costs.set_filter(FilterCost { filter, kernel, block, byte: 0.0 });
+            costs.set_filter_cost(FilterCost { filter, kernel, block, byte: 0.0 });
         };
         put(true, sent - discarded);
         put(false, thread - alone);

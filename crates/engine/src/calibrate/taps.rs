@@ -19,7 +19,7 @@
 //! the values from the test runs.
 
 use super::calibration::{Calibration, Result, min_call_ns, min_of_rounds};
-use super::load::{measure_processor_ns, measure_while_running, open_datagram_sockets};
+use super::test_traffic::{measure_processor_ns, measure_while_running, open_datagram_sockets};
 use super::twins::{self, load_program, measure_empty_program_ns};
 use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -111,8 +111,13 @@ impl TapCosts {
         let mut rounds: [Vec<f64>; 4] = Default::default();
         for _ in 0..ROUNDS {
             alone = alone.min(send());
-            let link =
-                Link::tcx(&program, index, TrafficDirection::Ingress, ChainPosition::Head, None)?;
+            let link = Link::attach_tcx(
+                &program,
+                index,
+                TrafficDirection::Ingress,
+                ChainPosition::Head,
+                None,
+            )?;
             with_tap = with_tap.min(send());
             drop(link);
             for (line, costs) in lines.iter().zip(&mut rounds) {
@@ -163,7 +168,7 @@ fn median_difference(line: &[f64], other: &[f64]) -> f64 {
 /// Measures the time, in ns, of one run of a program that copies a frame and its timestamp into a
 /// map.
 fn measure_record_copy() -> Result<f64> {
-    const FRAME: i16 = 32;
+    const FRAME_OFFSET: i16 = 32;
     let map = Map::array("calibrate", 4096, 1, true)?;
     let descriptor = map.as_fd().as_raw_fd().cast_unsigned();
     let mut code = vec![Insn::mov(R6, R1), Insn::call(Helper::KtimeNs)];
@@ -174,7 +179,7 @@ fn measure_record_copy() -> Result<f64> {
         Insn::mov(R1, R6),
         Insn::mov(R2, 0),
         Insn::mov(R3, R7),
-        Insn::alu(ebpf::insn::Alu::Add, R3, i32::from(FRAME)),
+        Insn::alu(ebpf::insn::Alu::Add, R3, i32::from(FRAME_OFFSET)),
         Insn::mov(R4, RECORD_BYTES as i32),
         Insn::call(Helper::SkbLoadBytes),
         Insn::store(Size::DW, R7, 0, 1),
@@ -193,14 +198,20 @@ fn measure_record_fetch() -> sys::Result<f64> {
     let shape =
         RingsLayout { cpus: 1, sinks: 1, pointers: POINTERS, bytes: 1 << 20, record_max: 2048 };
     let rings = ProgramRings::create("calibrate", shape)?;
-    let Some(region) = rings.region(0) else { return Ok(0.0) };
+    let Some(region) = rings.cpu_ring(0) else { return Ok(0.0) };
     let mut to = [0; RECORD_BYTES];
     Ok(min_call_ns(20, POINTERS, |calls| {
         for number in 0..calls {
-            let pointer = region.pointer(0, u64::from(number));
+            let pointer = region.frame_pointer(0, u64::from(number));
             let position = u64::from(number) * 256;
-            let copied = region.copy(position, 0, &mut to);
-            std::hint::black_box((pointer, copied, region.reserved(), region.head(0), &mut to));
+            let copied = region.copy_record_bytes(position, 0, &mut to);
+            std::hint::black_box((
+                pointer,
+                copied,
+                region.reserved_position(),
+                region.sink_pointer_count(0),
+                &mut to,
+            ));
         }
     }))
 }

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn o3_calibration_measures_every_filter_in_a_thread() {
     let mut calibration = Calibration { costs: Costs::default(), missing: Vec::new() };
-    user::measure(&mut calibration);
+    user_filters::measure(&mut calibration);
     assert_eq!(calibration.missing, [], "every example can be run");
     for description in filter::catalog::FILTERS {
         let known = |cost: &&pipeline::plan::FilterCost| cost.filter == description.name;

@@ -1,7 +1,7 @@
 //! Costs of moving blocks: copies, rings between threads, and wake-ups of threads.
 
 use super::calibration::{Calibration, Result, min_call_ns};
-use super::user::measure_node_cost;
+use super::user_filters::measure_node_cost;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -40,8 +40,11 @@ pub(super) fn measure(calibration: &mut Calibration) {
 /// with its sink in another space and the same request in a single space. Both spaces run in the
 /// calling thread, which never sleeps.
 fn measure_ring_transfer() -> Result<f64> {
-    let near = super::user::measure_request(&format!("generate count={RING_BLOCKS} | discard"), 3)?;
-    let far = super::user::measure_request(
+    let near = super::user_filters::measure_request(
+        &format!("generate count={RING_BLOCKS} | discard"),
+        3,
+    )?;
+    let far = super::user_filters::measure_request(
         &format!("generate count={RING_BLOCKS} | discard@thread1"),
         3,
     )?;

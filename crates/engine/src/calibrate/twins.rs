@@ -6,11 +6,13 @@
 //! compared, are therefore measured with many calls of a single run each.
 
 use super::calibration::{Calibration, Result, min_of_rounds};
-use super::load::datagram_frame;
-use super::user::example_words;
+use super::test_traffic::datagram_frame;
+use super::user_filters::split_example;
 use crate::registry::MachineRegistry;
 use ebpf::insn::{Insn, R0, encode};
-use filter::{Arguments, AttachTarget, Description, FilterKind, emit_chain_program, target};
+use filter::{
+    Arguments, AttachTarget, Description, FilterKind, emit_chain_program, program_target,
+};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Map, Program, ProgramKind};
 
@@ -92,14 +94,14 @@ fn min_round_ns(program: &Program, (repeat, rounds): (u32, usize)) -> Result<f64
 /// at this attach point, they come from the first test case that it supports. Fails if there is no
 /// such test case.
 fn measure_cost(description: &Description, at: &AttachTarget) -> Result<f64> {
-    let example = example_words(description).map(|(_, own)| own.to_owned());
+    let example = split_example(description).map(|(_, own)| own.to_owned());
     let examined =
         description.twin_test_arguments.iter().map(|given| format!("{} {given}", description.name));
     let mut last = "its example does not use it".to_owned();
     for own in example.into_iter().chain(examined) {
         match emit_chain_program(
             &[(description, &parse_arguments(description, &own)?)],
-            target(at, false),
+            program_target(at, false),
         ) {
             Ok(program) => return measure_loaded_program(&program, at.redirects),
             Err((_, why)) => last = why,

@@ -5,7 +5,7 @@ use super::migration::StoppedSpaces;
 use super::outcome::ChangeError;
 use filter::Time;
 use runtime::space::node::Operator;
-use runtime::space::saved::{SavedSession, SavedState};
+use runtime::space::saved_state::{SavedSession, SavedState};
 
 /// The state of a filter that moves from one path to another.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -47,7 +47,7 @@ impl Handover<'_> {
     pub(super) fn exchange_states(&mut self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
         match self {
             Self::Give { filters, agree } => {
-                let states = filters.iter().map(|filter| save(taken, *filter));
+                let states = filters.iter().map(|filter| save_transferred_state(taken, *filter));
                 let states = states.collect::<Result<Vec<TransferredState>, _>>()?;
                 agree(&states).map_err(ChangeError::Refused)
             }
@@ -61,7 +61,7 @@ impl Handover<'_> {
                 filters
                     .iter()
                     .zip(&states)
-                    .try_for_each(|(number, state)| load(taken, *number, state))
+                    .try_for_each(|(number, state)| load_transferred_state(taken, *number, state))
             }
         }
     }
@@ -76,7 +76,7 @@ impl Handover<'_> {
     }
 }
 
-fn save(
+fn save_transferred_state(
     taken: &mut StoppedSpaces,
     (number, name): (Option<usize>, &str),
 ) -> Result<TransferredState, ChangeError> {
@@ -94,7 +94,7 @@ fn save(
     Ok(TransferredState { sessions, wake: saved.wake })
 }
 
-fn load(
+fn load_transferred_state(
     taken: &mut StoppedSpaces,
     number: usize,
     state: &TransferredState,

@@ -12,9 +12,9 @@
 
 use super::outcome::{ChangeError, SwitchReport};
 use super::switch::{SpaceSwitch, StoppedSpace};
-use crate::sandbox::{Account, OutputHalf, as_input_half, as_output_half};
+use crate::sandbox::{OutputHalf, SandboxCounters, as_input_half, as_output_half};
 use runtime::space::node::{Node, Operator};
-use runtime::space::saved::SavedState;
+use runtime::space::saved_state::SavedState;
 
 /// The move of one filter from its current process to another, with its state.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct FilterMigration {
     saved: Option<SavedState>,
     /// Final counters that the filter's old process reported, and the number of blocks received
     /// from this process. `None` until the state is saved, and if the filter ran in a thread.
-    account: Option<(Account, u64)>,
+    account: Option<(SandboxCounters, u64)>,
     /// The spaces that ran the filter before the migration.
     at: FilterOrigin,
 }
@@ -87,7 +87,7 @@ impl FilterMigration {
         &self,
         taken: &mut StoppedSpaces,
         (entrance, exit): (usize, usize),
-    ) -> Result<(SavedState, Account, u64), String> {
+    ) -> Result<(SavedState, SandboxCounters, u64), String> {
         let number = self.number;
         let gone = || "has ended".to_owned();
         taken[exit]
@@ -137,7 +137,7 @@ impl FilterMigration {
         let number = self.number;
         let entrance =
             taken.iter_mut().find_map(|(target, _)| target.process_half(number, as_input_half));
-        entrance.map_or(Ok(()), |to| to.restore(saved)).map_err(|why| refused(&why))?;
+        entrance.map_or(Ok(()), |to| to.send_saved_state(saved)).map_err(|why| refused(&why))?;
         let exit =
             taken.iter_mut().find_map(|(target, _)| target.process_half(number, as_output_half));
         exit.map_or(Ok(()), OutputHalf::wait_until_restored).map_err(|why| refused(&why))
@@ -158,7 +158,7 @@ impl FilterMigration {
             from.cancel_state();
         }
         if let Some(to) = taken[entrance].1.space().program_endpoint(self.number, as_input_half) {
-            to.resume();
+            to.cancel_state_request();
         }
     }
 

@@ -18,10 +18,10 @@
 //! every block after it. The reported ledger does not assume this property; it is computed from the
 //! counters of both graphs.
 
-mod argument;
-mod built;
+mod built_change;
 mod handover;
-mod identity;
+mod in_place_change;
+mod matched_plan;
 mod migration;
 mod outcome;
 mod replay;
@@ -38,13 +38,13 @@ pub(crate) use reshape::{plan_with_placements, predicted_moves, reason_for_repli
 pub use sessions::{SessionMoveReport, move_sessions, session_shares};
 pub use subtree_move::{check_subtree_can_leave, receive_subtree, send_subtree};
 
-use crate::live::Live;
+use crate::live::PathHandle;
 use crate::path::PathOptions;
-use crate::path::running::{PathState, RunningComponent, RunningPath};
+use crate::path::running_path::{PathState, RunningComponent, RunningPath};
 use crate::record::{self, RecordMode};
 use crate::registry::MachineRegistry;
-use argument::InPlaceChange;
-use built::{BuiltChange, SwitchHooks};
+use built_change::{BuiltChange, SwitchHooks};
+use in_place_change::InPlaceChange;
 use pipeline::Registry;
 use pipeline::edit::Edit;
 use pipeline::plan::{Machine, Plan};
@@ -61,7 +61,7 @@ const RETRIES_MAX: usize = 4;
 /// The machine for which a change is planned. Inspecting the machine takes as long as many changes,
 /// and a change to arguments in place does not need it. Callers therefore pass a
 /// [`std::cell::LazyCell`], which inspects the machine on first use.
-pub type PlannedMachine<'m> = &'m dyn Deref<Target = Machine>;
+pub type LazyMachine<'m> = &'m dyn Deref<Target = Machine>;
 
 /// Edits the request of a running path, and changes the path accordingly. Changes are serialized: a
 /// second change waits for the first. Blocks; if the path has not started yet, waits until it has.
@@ -73,7 +73,7 @@ pub type PlannedMachine<'m> = &'m dyn Deref<Target = Machine>;
 /// if a space does not end its pass within `limit`, or if a new node, ring or program cannot be
 /// built. The path then runs as before.
 pub fn change(
-    live: &Live,
+    live: &PathHandle,
     edit: &Edit,
     machine: &Machine,
     limit: Duration,
@@ -83,29 +83,29 @@ pub fn change(
 
 /// Changes the path like [`change`], for a machine that is inspected only if the change needs it.
 pub fn change_with_machine(
-    live: &Live,
+    live: &PathHandle,
     edit: &Edit,
-    machine: PlannedMachine<'_>,
+    machine: LazyMachine<'_>,
     limit: Duration,
 ) -> Result<SwitchReport, ChangeError> {
-    change_with_log(live, edit, machine, limit, &RollbackLog::default())
+    change_with_retries(live, edit, machine, limit, &RollbackLog::default())
 }
 
 /// Changes the path like [`change`], and logs its steps to `steps`, which no other change may use.
-pub fn change_with_steps(
-    live: &Live,
+pub fn change_with_rollback_log(
+    live: &PathHandle,
     edit: &Edit,
     machine: &Machine,
     limit: Duration,
     steps: &RollbackLog,
 ) -> Result<SwitchReport, ChangeError> {
-    change_with_log(live, edit, &machine, limit, steps)
+    change_with_retries(live, edit, &machine, limit, steps)
 }
 
-fn change_with_log(
-    live: &Live,
+fn change_with_retries(
+    live: &PathHandle,
     edit: &Edit,
-    machine: PlannedMachine<'_>,
+    machine: LazyMachine<'_>,
     limit: Duration,
     steps: &RollbackLog,
 ) -> Result<SwitchReport, ChangeError> {
@@ -131,9 +131,9 @@ fn change_with_log(
 }
 
 fn try_to_change(
-    live: &Live,
+    live: &PathHandle,
     edit: &Edit,
-    machine: PlannedMachine<'_>,
+    machine: LazyMachine<'_>,
     limit: Duration,
     steps: &RollbackLog,
 ) -> Result<SwitchReport, ChangeError> {
@@ -158,13 +158,16 @@ fn try_to_change(
 
 /// Repeats a recorded change when the spaces have reached the positions at which it was recorded.
 /// Fails if this version of the program plans the change differently.
-pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), ChangeError> {
+pub(crate) fn repeat_change(
+    live: &PathHandle,
+    change: &record::RecordedChange,
+) -> Result<(), ChangeError> {
     let whole = running_path(live)?;
     let RecordMode::Replay(replay) = &whole.extras.record_mode else {
         return Err(ChangeError::Refused("it is not a replay of a record".to_owned()));
     };
     let head = &replay.record().head;
-    whole.state().text.get_or_insert_with(|| head.request.clone());
+    whole.lock_state().text.get_or_insert_with(|| head.request.clone());
     let same = |text: &str, plan: &Plan| match text == change.text {
         true if record::format_placement(plan) == change.layout => Ok(()),
         _ => Err(ChangeError::Refused(format!(
@@ -182,7 +185,7 @@ pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), 
     made.map(drop)
 }
 
-fn running_path(live: &Live) -> Result<&RunningPath, ChangeError> {
+fn running_path(live: &PathHandle) -> Result<&RunningPath, ChangeError> {
     let whole = live.running_path();
     whole.map(|whole| &**whole).ok_or_else(|| {
         ChangeError::Refused("this path cannot be changed: its request is not known".to_owned())
@@ -205,11 +208,11 @@ struct TextChange<'c, 'a> {
 fn apply_edit(
     whole: &RunningPath,
     TextChange { edit, check, subtree_move }: TextChange<'_, '_>,
-    machine: PlannedMachine<'_>,
+    machine: LazyMachine<'_>,
     limit: Duration,
     steps: &RollbackLog,
 ) -> Result<SwitchReport, ChangeError> {
-    let mut state = whole.state();
+    let mut state = whole.lock_state();
     // A change in which no space differs queries no space, so the end of the path must be detected
     // here.
     if state.parts.iter().all(RunningComponent::has_ended) {
@@ -255,7 +258,7 @@ fn apply_edit(
         RecordMode::Off | RecordMode::Replay(_) => None,
     };
     let recorded = recording.map(|recording| {
-        let change = record::Change {
+        let change = record::RecordedChange {
             number: state.changes,
             edit: edit.clone(),
             text: edited.text.clone(),
@@ -277,7 +280,7 @@ fn apply_edit(
         _ => None,
     };
     let handover = match subtree_move {
-        Some(subtree_move) => Some(subtree_move.handover(&state, &changed, &edited)?),
+        Some(subtree_move) => Some(subtree_move.prepare_handover(&state, &changed, &edited)?),
         None => None,
     };
     let between = SwitchHooks { replay, settled: &settled, handover };

@@ -3,7 +3,7 @@
 
 use super::outcome::ChangeError;
 use super::repeat_change;
-use crate::live::Live;
+use crate::live::PathHandle;
 use crate::record::{RecordMode, Replay};
 use runtime::commands::CommandError;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) struct ChangeRepeater(Option<JoinHandle<()>>);
 impl ChangeRepeater {
     /// Starts a thread that repeats the changes of a recording. Returns `None` unless the paths in
     /// `lives` replay a recording with changes.
-    pub(crate) fn start_for(lives: &[Live]) -> Option<Self> {
+    pub(crate) fn start_for(lives: &[PathHandle]) -> Option<Self> {
         let live = lives.first()?.clone();
         let RecordMode::Replay(replay) = &live.running_path()?.extras.record_mode else {
             return None;
@@ -47,7 +47,7 @@ impl Drop for ChangeRepeater {
 
 /// Makes the recorded changes one after the other, until one fails. Then notifies the spaces that
 /// there are no more changes.
-fn repeat_changes(live: &Live, replay: &Replay) {
+fn repeat_changes(live: &PathHandle, replay: &Replay) {
     let over = EndOfChangesGuard(replay);
     for change in &replay.record().changes {
         replay.begin_change(change.number);

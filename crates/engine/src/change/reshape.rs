@@ -4,12 +4,12 @@
 //! replicas. Output: the ledger of the switch to the new placement, as for an edit. The text of the
 //! request stays the same, because placement is not part of its meaning.
 
-use super::built::{BuiltChange, SwitchHooks};
-use super::identity::{MatchedPlan, home_space};
+use super::built_change::{BuiltChange, SwitchHooks};
+use super::matched_plan::{MatchedPlan, home_space};
 use super::outcome::{ChangeError, SwitchReport};
 use super::refuse_private_sessions;
 use crate::error::BuildError;
-use crate::live::Live;
+use crate::live::PathHandle;
 use crate::path::PathOptions;
 use crate::record::RecordMode;
 use filter::FilterKind;
@@ -32,7 +32,7 @@ pub type NodePlacement = (NodeId, String);
 /// that no plan satisfies, if a space does not stop in time, and if `shared` is set but the costs
 /// predict no gain from replicas. The path then runs as before.
 pub fn reshape(
-    live: &Live,
+    live: &PathHandle,
     (places, shared): (&[NodePlacement], bool),
     machine: &Machine,
     limit: Duration,
@@ -47,7 +47,7 @@ pub fn reshape(
                         request",
         );
     }
-    let mut state = whole.state();
+    let mut state = whole.lock_state();
     refuse_private_sessions(&state)?;
     let plan = plan_with_placements(&state.plan, places, machine)?;
     let plan = match (shared, plan.with_replicas(machine)) {

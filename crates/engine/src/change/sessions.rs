@@ -14,8 +14,8 @@
 
 use super::outcome::ChangeError;
 use super::running_path;
-use crate::live::Live;
-use crate::path::running::PathState;
+use crate::live::PathHandle;
+use crate::path::running_path::PathState;
 use pipeline::plan::ReplicaChain;
 use runtime::commands::{CommandError, CommandQueue, ExclusiveBorrow};
 use runtime::replicas::balance::{SessionMove, SessionShares};
@@ -43,9 +43,9 @@ pub struct SessionMoveReport {
 /// the bucket since the last call. Returns `None` if the path has no replicas whose sessions can
 /// move, or if their dispatcher does not respond within `limit`.
 #[must_use]
-pub fn session_shares(live: &Live, limit: Duration) -> Option<SessionShares> {
+pub fn session_shares(live: &PathHandle, limit: Duration) -> Option<SessionShares> {
     let commands = {
-        let state = live.running_path()?.state();
+        let state = live.running_path()?.lock_state();
         replica_command_queue(&state, session_replicas(&state)?, 0)?
     };
     commands.execute(limit, Space::take_session_shares).ok()?
@@ -60,11 +60,11 @@ pub fn session_shares(live: &Live, limit: Duration) -> Option<SessionShares> {
 /// finish in time, or if the receiving replica has no memory for the held blocks. The path then
 /// runs as before.
 pub fn move_sessions(
-    live: &Live,
+    live: &PathHandle,
     chosen: &SessionMove,
     limit: Duration,
 ) -> Result<SessionMoveReport, ChangeError> {
-    let state = running_path(live)?.state();
+    let state = running_path(live)?.lock_state();
     let replicas = session_replicas(&state)
         .ok_or_else(|| ChangeError::Refused("it has no replicas by session".to_owned()))?;
     let queue =
@@ -76,12 +76,13 @@ pub fn move_sessions(
     let begin = sys::clock::monotonic_ns();
     let end = begin.saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
     let left = || Duration::from_nanos(end.saturating_sub(sys::clock::monotonic_ns()));
-    let mut taken = StoppedReplicaSpaces { first: queue(0)?.borrow(limit)?, others: Vec::new() };
+    let mut taken =
+        StoppedReplicaSpaces { first: queue(0)?.borrow_space(limit)?, others: Vec::new() };
     let begin = sys::clock::monotonic_ns();
     let mut moved = taken.wait_for_replicas(&left);
     for copy in [chosen.from, chosen.to] {
         if moved.is_ok() && copy != 0 {
-            let lent = queue(copy.into()).and_then(|queue| queue.borrow(left()));
+            let lent = queue(copy.into()).and_then(|queue| queue.borrow_space(left()));
             moved = lent.map(|lent| taken.others.push((copy, lent))).map_err(ChangeError::from);
         }
     }
@@ -149,7 +150,7 @@ impl StoppedReplicaSpaces {
 /// Returns the replicas whose sessions can move, or `None` if the path has none.
 fn session_replicas(state: &PathState) -> Option<&ReplicaChain> {
     let mut all = state.plan.replicas.iter();
-    all.find(|replicas| replicas.shard_key.is_some_and(|sharing| sharing.finds_sessions()))
+    all.find(|replicas| replicas.shard_key.is_some_and(|sharing| sharing.can_find_sessions()))
 }
 
 /// Returns the command queue of the space that runs the replica with index `copy`, or `None` if

@@ -6,12 +6,12 @@
 //! state moves with its filter, unless the filter holds blocks; then the move fails. The sessions
 //! of filters that stay, with the blocks that they hold, end in the old graph.
 
-use super::built::BuiltChange;
+use super::built_change::BuiltChange;
 use super::handover::{Handover, ReceiveStatesFn, SendStatesFn, TransferredState};
 use super::outcome::{ChangeError, SwitchReport};
 use super::{TextChange, apply_edit, running_path};
-use crate::live::Live;
-use crate::path::running::PathState;
+use crate::live::PathHandle;
+use crate::path::running_path::PathState;
 use crate::record::RecordMode;
 use filter::{FilterKind, StateScope};
 use pipeline::edit::{Edit, EditResult, NodeOutput, Subtree};
@@ -31,8 +31,8 @@ pub(super) enum SubtreeMove<'a> {
 }
 
 /// Fails with the reason if a filter of a subtree cannot move to another path.
-pub fn check_subtree_can_leave(live: &Live, subtree: &Subtree) -> Result<(), ChangeError> {
-    let state = running_path(live)?.state();
+pub fn check_subtree_can_leave(live: &PathHandle, subtree: &Subtree) -> Result<(), ChangeError> {
+    let state = running_path(live)?.lock_state();
     let mut given = subtree.filters.iter().flatten();
     given.try_for_each(|span| find_leaving_filter(&state, *span).map(drop))
 }
@@ -46,7 +46,7 @@ pub fn check_subtree_can_leave(live: &Live, subtree: &Subtree) -> Result<(), Cha
 /// Fails if the change is impossible, or with the error that `agree` returns. The path then runs as
 /// before.
 pub fn send_subtree(
-    live: &Live,
+    live: &PathHandle,
     (node, subtree): (&str, &Subtree),
     machine: &Machine,
     limit: Duration,
@@ -65,7 +65,7 @@ pub fn send_subtree(
 /// Fails if the change is impossible, or with the error that `agree` returns. The path then runs as
 /// before.
 pub fn receive_subtree(
-    live: &Live,
+    live: &PathHandle,
     (filter, below): (&str, &NodeOutput),
     machine: &Machine,
     limit: Duration,
@@ -76,7 +76,7 @@ pub fn receive_subtree(
 }
 
 fn move_subtree(
-    live: &Live,
+    live: &PathHandle,
     edit: &Edit,
     subtree_move: SubtreeMove<'_>,
     machine: &Machine,
@@ -99,7 +99,7 @@ fn move_subtree(
 impl<'a> SubtreeMove<'a> {
     /// Prepares the exchange of filter state with the other path, after the change of this path has
     /// been built. Fails if a filter cannot move to another path.
-    pub(super) fn handover(
+    pub(super) fn prepare_handover(
         self,
         state: &PathState,
         changed: &BuiltChange,

@@ -5,7 +5,7 @@ use super::handover::Handover;
 use super::migration::FilterMigration;
 use super::outcome::{ChangeError, SwitchReport};
 use crate::build::ProgramSuccession;
-use crate::path::running::{Kernels, RunningSpace};
+use crate::path::running_path::{RunningSpace, SharedKernelSpaces};
 use crate::path::starter::SpaceThread;
 use crate::record::Replay;
 use buffer::signal::Doorbell;
@@ -14,8 +14,8 @@ use runtime::counters::SpaceCounters;
 use runtime::ledger::{DropReason, EdgeKind, Ledger};
 use runtime::report::{self};
 use runtime::space::Space;
-use runtime::space::key::NodeKey;
 use runtime::space::node::Node;
+use runtime::space::node_key::NodeKey;
 use runtime::space::stall::StallDetector;
 use runtime::space::swap::HotSwap;
 use std::collections::{HashMap, HashSet};
@@ -113,7 +113,7 @@ pub(super) struct SwitchContext<'l, 'a> {
     /// Spaces that have no nodes in the new graph. Each drains its rings and then ends.
     pub(super) leaving: &'l [EmptiedSpace],
     /// New kernel programs, each paired with the list of running programs in which it replaces one.
-    pub(super) kernels: Vec<(Kernels, ProgramSuccession)>,
+    pub(super) kernels: Vec<(SharedKernelSpaces, ProgramSuccession)>,
     /// Filters that move to another process.
     pub(super) crossings: Vec<FilterMigration>,
     /// Number of changes made to the path before this one.
@@ -132,7 +132,7 @@ pub(super) struct SwitchContext<'l, 'a> {
 /// stopped. Then drains the old graph, which may take longer. Fails without effect if a space
 /// cannot be borrowed in time, or if a new filter or program refuses the old state or cannot be
 /// installed.
-pub(super) fn switch(
+pub(super) fn switch_spaces(
     mut targets: Vec<(SpaceSwitch, Option<SpaceThread>)>,
     context: SwitchContext<'_, '_>,
     limit: Duration,
@@ -146,7 +146,7 @@ pub(super) fn switch(
     targets
         .iter()
         .filter_map(|(target, _)| target.fresh.as_deref())
-        .for_each(Space::note_unstarted);
+        .for_each(Space::report_space_unstarted);
     if drains_first {
         // Spaces stop in the order of the plan, because a space downstream of a process must run to
         // receive the output that precedes the process's saved state.
@@ -170,9 +170,9 @@ pub(super) fn switch(
             }
             stalls
                 .iter()
-                .for_each(|stalls| stalls.note_swap_awaits_command(&target.commands.status));
-            let lent = target.commands.borrow(left());
-            stalls.iter().for_each(|stalls| stalls.note_swap_resumed());
+                .for_each(|stalls| stalls.report_swap_awaits_command(&target.commands.status));
+            let lent = target.commands.borrow_space(left());
+            stalls.iter().for_each(|stalls| stalls.report_swap_resumed());
             lent
         };
         let stopped = match target.fresh.take() {
@@ -230,7 +230,7 @@ pub(super) fn switch(
     let now = source_losses(&mut taken);
     record_successors(&mut taken, kernels, &mut switched);
     let left_behind = swap_graphs(&mut taken);
-    let after = counters(&mut taken);
+    let after = read_space_counters(&mut taken);
     for (key, blocks) in &now {
         let more = blocks - drops.get(key).copied().unwrap_or(0).min(*blocks);
         if more > 0 {
@@ -247,11 +247,11 @@ pub(super) fn switch(
     }
     switched.paused_ns = begin.map_or(0, |begin| sys::clock::monotonic_ns().saturating_sub(begin));
     let last = |one: &EmptiedSpace| {
-        stalls.iter().for_each(|stalls| stalls.note_swap_awaits_end(&one.commands.status));
+        stalls.iter().for_each(|stalls| stalls.report_swap_awaits_end(&one.commands.status));
         one.commands.wait_for_end(left())
     };
     let last: Vec<SpaceCounters> = leaving.iter().filter_map(last).collect();
-    stalls.iter().for_each(|stalls| stalls.note_swap_resumed());
+    stalls.iter().for_each(|stalls| stalls.report_swap_resumed());
     let drains = last.len() < leaving.len();
     compute_losses(
         &mut switched,
@@ -265,7 +265,7 @@ pub(super) fn switch(
 /// counts as lost; a block that this process received too often counts as duplicated.
 fn record_successors(
     taken: &mut [(SpaceSwitch, StoppedSpace)],
-    kernels: Vec<(Kernels, ProgramSuccession)>,
+    kernels: Vec<(SharedKernelSpaces, ProgramSuccession)>,
     switched: &mut SwitchReport,
 ) {
     for (all, ProgramSuccession { program_index: kernel, source_number: first, next }) in kernels {
@@ -352,7 +352,7 @@ fn drain_old_graph(
     let spaces_draining = AtomicUsize::new(draining.count());
     let one = |target: &SpaceSwitch, space: &mut Space| {
         let doorbell = Arc::clone(&target.doorbell);
-        let wait = || doorbell.sleep_for(doorbell.listen(), Duration::from_micros(200));
+        let wait = || doorbell.sleep_for(doorbell.prepare_to_sleep(), Duration::from_micros(200));
         for first in firsts {
             if space.kernel_output_counts(*first).is_some() {
                 while !space.drain_kernel_output(*first) {
@@ -368,14 +368,14 @@ fn drain_old_graph(
         }
         space.drain_rings_as_recorded();
         space.drain_all_rings(&|key| goes(target, key), &wait);
-        space.retire(&|key| !goes(target, key));
-        space.note_drained();
+        space.retire_nodes(&|key| !goes(target, key));
+        space.report_rings_drained();
     };
     for (_, stopped) in taken.iter_mut().filter(|(_, stopped)| old(stopped)) {
-        stopped.space().note_progress();
+        stopped.space().report_progress();
     }
     let many = taken.iter().filter(|(_, stopped)| old(stopped)).count();
-    stalls.iter().for_each(|stalls| stalls.note_swap_awaits_draining(many));
+    stalls.iter().for_each(|stalls| stalls.report_swap_awaits_draining(many));
     let stopped = taken.iter_mut().filter(|(_, stopped)| old(stopped));
     if many < 2 {
         stopped.for_each(|(target, stopped)| one(target, stopped.space()));
@@ -424,7 +424,7 @@ fn old_graph_counters(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCou
     taken.iter_mut().map(|(_, stopped)| stopped.space().counters_without_reports()).collect()
 }
 
-fn counters(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {
+fn read_space_counters(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {
     taken.iter_mut().map(|(_, stopped)| stopped.space().counters()).collect()
 }
 
@@ -433,7 +433,7 @@ fn counters(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {
 fn source_losses(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> HashMap<(String, DropReason), u64> {
     let mut all = HashMap::new();
     let lost = taken.iter_mut().flat_map(|(_, stopped)| stopped.space().source_loss_counts());
-    for (name, place, blocks) in lost.filter(|(_, place, _)| place.is_lost()) {
+    for (name, place, blocks) in lost.filter(|(_, place, _)| place.is_loss()) {
         *all.entry((name, place)).or_default() += blocks;
     }
     all
@@ -476,7 +476,7 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     let (begin, old, new) = (ledger(begin), ledger(with_last(before)), ledger(after));
     switched.lost += left_behind + lost_blocks(&old).saturating_sub(lost_blocks(&begin));
     for node in &old.filters {
-        let (came, became) = node.balance();
+        let (came, became) = node.balance_sides();
         switched.lost += came.saturating_sub(became);
         switched.duplicated += became.saturating_sub(came);
     }

@@ -8,12 +8,14 @@
 //! on a request.
 
 pub use sys::bpf::{TrafficDirection, XdpMode};
-pub use sys::holders::Holder;
+pub use sys::holders::HolderProcess;
 
 use super::Refusal;
 use sys::bpf::{program_info, tcx_chain};
-use sys::holders::Holders;
-use sys::net::{Interface, Namespace, PacketSocketInfo, RouteSocket, packet_sockets, run_in};
+use sys::holders::ObjectHolders;
+use sys::net::{
+    Interface, Namespace, PacketSocketInfo, RouteSocket, packet_sockets, run_in_namespace,
+};
 
 /// The programs and sockets at an interface or at all interfaces.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +46,7 @@ pub struct Neighbor {
     /// Processes that hold the program or socket open; incomplete if the descriptors of some
     /// processes could not be read. If the list is complete and empty, the program was attached by
     /// netlink or pinned, and outlives the process that attached it.
-    pub holders: Vec<Holder>,
+    pub holders: Vec<HolderProcess>,
 }
 
 /// A BPF program that is attached at an interface.
@@ -78,11 +80,13 @@ pub enum NeighborKind {
 /// Returns the number of classification rules (ntuple filters) in an interface's network device, or
 /// the reason why it cannot be read. `netns` is the network namespace of the interface; `None`
 /// means the namespace of this thread.
-pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal> {
+pub fn device_rule_count(netns: Option<&str>, interface: &str) -> Result<u32, Refusal> {
     let asked = match netns {
         None => sys::net::classification_rule_count(interface),
         Some(netns) => Namespace::open(netns)
-            .and_then(|space| run_in(&space, || sys::net::classification_rule_count(interface)))
+            .and_then(|space| {
+                run_in_namespace(&space, || sys::net::classification_rule_count(interface))
+            })
             .and_then(|asked| asked),
     };
     asked.map_err(Refusal::from_error)
@@ -106,7 +110,7 @@ impl Neighbors {
         let listed = match netns {
             None => Ok(NeighborListing::list(interface)),
             Some(netns) => Namespace::open(netns)
-                .and_then(|space| run_in(&space, || NeighborListing::list(interface))),
+                .and_then(|space| run_in_namespace(&space, || NeighborListing::list(interface))),
         };
         match listed {
             Ok(listing) => listing.resolve_holders(),
@@ -163,7 +167,7 @@ impl NeighborListing {
     }
 
     fn list_tc_filters(&mut self, links: &RouteSocket, one: &Interface) {
-        let filters = links.filters(one.index).unwrap_or_else(|error| {
+        let filters = links.list_tc_filters(one.index).unwrap_or_else(|error| {
             self.record_unlisted("filters of traffic control", error);
             Vec::new()
         });
@@ -193,8 +197,8 @@ impl NeighborListing {
         let id = |one: &Neighbor| one.program.as_ref().map(|program| program.id);
         let programs = found.iter().filter_map(|(one, _)| id(one)).collect();
         let sockets = found.iter().filter_map(|(_, inode)| *inode).collect();
-        let holders = Holders::find(&sockets, &programs);
-        let own = |holder: &Holder| holder.process == std::process::id();
+        let holders = ObjectHolders::find(&sockets, &programs);
+        let own = |holder: &HolderProcess| holder.process == std::process::id();
         let list = found.into_iter().filter_map(|(one, inode)| {
             let of_program = id(&one).map(|id| holders.holders_of_program(id));
             let of_socket = inode.map(|inode| holders.holders_of_socket(inode));

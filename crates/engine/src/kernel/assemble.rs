@@ -10,7 +10,7 @@
 
 mod forks;
 
-use super::fused::{CounterId, FusedRequest, FusedTree, LeaveReason};
+use super::fused_tree::{CounterId, FusedRequest, FusedTree, LeaveReason};
 use super::taps::TapEmitter;
 use super::tree::RequestTree;
 use ebpf::FilterSpan;
@@ -18,7 +18,7 @@ use ebpf::emit::redirect::{self, Redirect};
 use ebpf::emit::tap::{self, DELIVERIES_MAX, Delivery, EXITS_MAX};
 use ebpf::emit::{Answer, EmitFn, Exit, Layers, Scope, Target, UnfitReason, Value};
 use endpoint::source::rx::take::FirstHeader;
-use filter::general::bpf::flows;
+use filter::general::bpf::flow_selection;
 use filter::{Arguments, FilterKind};
 use forks::{emit_class_test, may_contain};
 use pipeline::graph::NodeId;
@@ -164,23 +164,27 @@ impl Emitter<'_> {
             s.arm(|s, next| {
                 s.emit_catching_unsure(|s, _| {
                     s.arm(|s, fragment| {
-                        flows::emit_gate(arguments, s, fragment, next)?;
+                        flow_selection::emit_gate(arguments, s, fragment, next)?;
                         s.arm(|s, elsewhere| {
                             s.only_unmarked(mark, elsewhere);
                             let delivers_all = self.members[*line].tree.steps.is_empty();
-                            s.only_while_awake(self.pointer_ring(*line)?, delivers_all, next);
-                            s.mark(mark, true);
+                            s.only_while_awake(
+                                self.pointer_ring_number(*line)?,
+                                delivers_all,
+                                next,
+                            );
+                            s.set_mark(mark, true);
                             self.emit_count(s, CounterId::Entered(*step), on);
                             self.taps.emit(s, Some(*step), on);
                             self.emit_outgoing_edges(s, Some(*step), on, next)
                         })?;
-                        self.emit_end(s, left(LeaveReason::TakenEarlier), on, next);
+                        self.emit_count_and_leave(s, left(LeaveReason::TakenEarlier), on, next);
                         Ok::<(), UnfitReason>(())
                     })?;
-                    self.emit_end(s, left(LeaveReason::Fragment), on, next);
+                    self.emit_count_and_leave(s, left(LeaveReason::Fragment), on, next);
                     Ok::<(), UnfitReason>(())
                 })?;
-                self.emit_end(s, left(LeaveReason::Undecided), on, next);
+                self.emit_count_and_leave(s, left(LeaveReason::Undecided), on, next);
                 Ok::<(), UnfitReason>(())
             })?;
         }
@@ -189,7 +193,7 @@ impl Emitter<'_> {
     }
 
     /// Returns the number of the ring of pointers to the frames that a request takes from the host.
-    fn pointer_ring(&self, line: usize) -> Result<u16, UnfitReason> {
+    fn pointer_ring_number(&self, line: usize) -> Result<u16, UnfitReason> {
         u16::try_from(line)
             .map_err(|_| UnfitReason::new("too many requests at this interface share the program"))
     }
@@ -217,11 +221,11 @@ impl Emitter<'_> {
             let here = on;
             s.or_else(
                 |s, miss| emit_class_test(s, here.class, classes, miss),
-                |s| self.emit_end(s, CounterId::Unselected(fork), here, done),
+                |s| self.emit_count_and_leave(s, CounterId::Unselected(fork), here, done),
             );
             self.emit_count(s, CounterId::Entered(step), on);
             on = s
-                .link_with_exits(Answer::new(on.class, on), |s| {
+                .end_part_if_long_with_fallback(Answer::new(on.class, on), |s| {
                     self.emit_unsure_delivery(s, step, here, done)
                 })
                 .layers;
@@ -269,7 +273,7 @@ impl Emitter<'_> {
     fn emit_egress_mark(&self, s: &mut Scope<'_, '_>, step: usize) {
         let Some((mark, _)) = self.fused.egress_mark(step) else { return };
         match self.redirect_egress.map(|leads| leads.iter().find(|(of, _)| *of == step)) {
-            None => s.mark(mark, true),
+            None => s.set_mark(mark, true),
             // A redirecting program has one request, so a step has the same number in the request's
             // tree as in the fused tree.
             Some(found) => found.iter().for_each(|(_, interface)| s.redirect_to(*interface)),
@@ -291,7 +295,7 @@ impl Emitter<'_> {
         s.leave(done);
     }
 
-    fn emit_end<'s>(
+    fn emit_count_and_leave<'s>(
         &self,
         s: &mut Scope<'s, '_>,
         counter: CounterId,
@@ -305,7 +309,7 @@ impl Emitter<'_> {
     /// Emits code that counts a block and its bytes in `counter`.
     fn emit_count<'s>(&self, s: &mut Scope<'s, '_>, counter: CounterId, on: Layers<'s>) {
         let length = s.view_length(on);
-        s.tally(self.fused.counter_index(counter), length);
+        s.add_to_tally(self.fused.counter_index(counter), length);
     }
 
     /// Emits the handling of a frame whose headers the program cannot read. The code counts the
@@ -399,7 +403,7 @@ impl Emitter<'_> {
         let fused = self.fused;
         let length = s.view_length(on);
         for (step, _) in fused.following_steps(None).filter(|(_, set)| may_contain(on.class, set)) {
-            s.tally(fused.counter_index(CounterId::Entered(step)), length);
+            s.add_to_tally(fused.counter_index(CounterId::Entered(step)), length);
             fused.unsure_exits(step).for_each(|exit| s.arm(|t, _| self.emit_delivery(t, exit, on)));
         }
         for (exit, _) in fused.class_exits(None).filter(|(_, set)| may_contain(on.class, set)) {
@@ -408,8 +412,8 @@ impl Emitter<'_> {
         for (number, fork) in fused.forks_of_step(None) {
             match self.may_take(fork, None, on.class) {
                 true if fork.has_one_edge() => {}
-                true => s.tally(fused.counter_index(CounterId::Passed(number)), length),
-                false => s.tally(fused.counter_index(CounterId::Unselected(number)), length),
+                true => s.add_to_tally(fused.counter_index(CounterId::Passed(number)), length),
+                false => s.add_to_tally(fused.counter_index(CounterId::Unselected(number)), length),
             }
         }
     }

@@ -16,10 +16,10 @@ use super::host::{
     AttachmentHandle, InjectedRefusal, KernelAttachment, KernelRefusal, KernelRequest,
     PreparedSuccessor, ProgramSwitch, SwitchError,
 };
-use super::point::{AttachPoints, NewRequest};
+use super::shared_attach_point::{AttachPoints, NewRequest};
 use crate::error::BuildError;
 use ebpf::emit::tap::EXITS_MAX;
-use pipeline::Share;
+use pipeline::RingSharing;
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{Kernel, KernelRing, Machine, programs_for_nodes};
 use std::io;
@@ -37,7 +37,7 @@ pub use filter::{Amount, AttachTarget, TrafficDirection};
 /// The owner of a request, and a note about the request. The note is persisted and outlives this
 /// process.
 #[derive(Clone, Copy, Debug)]
-pub struct Owner<'o> {
+pub struct RequestOwner<'o> {
     /// User id of the owner.
     pub uid: u32,
     /// The note, which [`AttachPoints::adopt`] later returns.
@@ -92,7 +92,7 @@ pub struct ResourceNeeds<'n> {
     /// other requests.
     pub bytes: (u64, u64),
     /// Rule that decides which requests may share the ring of frames.
-    pub share: Share,
+    pub share: RingSharing,
     /// Maximum number of exits through which a single frame leaves the kernel.
     pub exits_per_frame: u32,
 }
@@ -111,7 +111,7 @@ pub struct DelegatedRequest {
     /// other requests.
     pub bytes: (u64, u64),
     /// Rule that decides which requests may share the ring of frames.
-    pub share: Share,
+    pub share: RingSharing,
 }
 
 /// A prepared request of a peer, which can replace a running request of the same owner.
@@ -174,7 +174,7 @@ impl AttachPoints {
         &self,
         request: (&Graph, &KernelPart),
         machine: &Machine,
-        owner: Owner<'_>,
+        owner: RequestOwner<'_>,
         allows: AdmissionPolicy<'_>,
     ) -> Result<(DelegatedProgram, DelegatedRequest), BuildError> {
         let taps = OpenTaps::default();
@@ -194,7 +194,7 @@ impl AttachPoints {
         request: (&Graph, &KernelPart),
         machine: &Machine,
         (stays, taps): (&[(usize, usize)], OpenTaps),
-        (owner, allows): (Owner<'_>, AdmissionPolicy<'_>),
+        (owner, allows): (RequestOwner<'_>, AdmissionPolicy<'_>),
     ) -> Result<(DelegatedProgram, DelegatedSuccessor), BuildError> {
         let mut switch = None;
         let (delegated, running) =
@@ -205,7 +205,8 @@ impl AttachPoints {
                     let node = asked.source;
                     return Err(BuildError::Refused(KernelRefusal { node, why: why.to_owned() }));
                 }
-                let successor = Arc::clone(&running.held).successor(asked, stays, &new.about)?;
+                let successor =
+                    Arc::clone(&running.held).prepare_successor(asked, stays, &new.about)?;
                 let PreparedSuccessor { attachment: lent, switch: how } = successor;
                 switch = Some(how);
                 Ok(lent)
@@ -220,7 +221,7 @@ impl AttachPoints {
         &self,
         ((graph, part), taps): ((&Graph, &KernelPart), OpenTaps),
         machine: &Machine,
-        (owner, allows): (Owner<'_>, AdmissionPolicy<'_>),
+        (owner, allows): (RequestOwner<'_>, AdmissionPolicy<'_>),
         make: impl FnOnce(&KernelRequest<'_>, NewRequest) -> Result<KernelAttachment, BuildError>,
     ) -> Result<(DelegatedProgram, DelegatedRequest), BuildError> {
         // The check does not depend on this process's privileges, so that the program also loads
@@ -269,7 +270,7 @@ impl AttachPoints {
         let layout = DelegatedLayout { shape: rings.layout(), exits, tree };
         let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
         let delegated = || -> io::Result<DelegatedProgram> {
-            let (records, pointers) = (copy(rings.records().as_fd())?, copy(rings.as_fd())?);
+            let (records, pointers) = (copy(rings.record_rings().as_fd())?, copy(rings.as_fd())?);
             Ok(DelegatedProgram {
                 layout: layout.clone(),
                 records,
@@ -328,8 +329,8 @@ impl DelegatedRequest {
     /// Returns the number by which [`AttachPoints::status`] lists the request, or `None` if another
     /// process owns the attach point.
     #[must_use]
-    pub fn number(&self) -> Option<u32> {
-        self.held.number()
+    pub fn request_number(&self) -> Option<u32> {
+        self.held.request_number()
     }
 
     /// Returns the counters and the state of the request so far, or
@@ -362,7 +363,7 @@ impl DelegatedSuccessor {
     /// Returns the prepared request, which will run after the switch, with its attach point and
     /// resources.
     #[must_use]
-    pub const fn running(&self) -> &DelegatedRequest {
+    pub const fn prepared_request(&self) -> &DelegatedRequest {
         &self.running
     }
 }

@@ -1,7 +1,7 @@
 //! Final counters and filter state of a request in the kernel, in memory and as text that is sent
 //! to another process.
 
-use super::fused::KernelCounters;
+use super::fused_tree::KernelCounters;
 use super::taps::OpenTaps;
 use super::tree::{ExitBlocks, RequestTree};
 use endpoint::source::kernel::ArcCounts;

@@ -17,7 +17,7 @@ use sys::bpf::{ProgramRings, RingBuffer};
 use sys::rollback::RollbackLog;
 
 /// A process that attaches requests to kernel programs: this process or a privileged one.
-pub trait Host: fmt::Debug + Sync {
+pub trait KernelHost: fmt::Debug + Sync {
     /// Attaches a request. A failure changes nothing.
     fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError>;
 }
@@ -72,7 +72,7 @@ pub trait AttachmentHandle: Attachment {
     }
     /// Returns the number of the request at its attach point, or `None` if another process owns the
     /// point.
-    fn number(&self) -> Option<u32> {
+    fn request_number(&self) -> Option<u32> {
         None
     }
     /// Returns the connection to the process that runs the request; `None` if this process runs it.
@@ -91,7 +91,7 @@ pub trait AttachmentHandle: Attachment {
     /// Prepares a request that can replace this one. `stays` contains pairs of steps, one of this
     /// request and one of the new request, that are the same filter and keep their state. The
     /// default implementation always fails.
-    fn successor(
+    fn prepare_successor(
         self: Arc<Self>,
         asked: &KernelRequest<'_>,
         stays: &[(usize, usize)],

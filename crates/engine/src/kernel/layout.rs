@@ -9,7 +9,7 @@ use sys::bpf::RingsLayout;
 /// Maximum number of pointers in a ring, per exit and processor.
 const POINTERS_MAX: u32 = 1 << 16;
 /// Maximum size of the copied frames (records) in a ring, per processor, in bytes.
-const BYTES_MAX: u64 = 1 << 27;
+const REGION_BYTES_MAX: u64 = 1 << 27;
 
 /// Maximum size of the copied frames (records) over all processors in bytes, unless the request
 /// sets a size. It is half of the daemon's default quota for a user.
@@ -56,7 +56,7 @@ pub(super) fn rings_layout(
 /// [`RECORDS_MEMORY_DIVISOR`]. The result is never less than the lower bound of `planned`.
 fn region_size(asked: Option<u64>, regions: u32, planned: RangeInclusive<u32>, memory: u64) -> u32 {
     let (all, most) = match asked {
-        Some(all) => (all, BYTES_MAX),
+        Some(all) => (all, REGION_BYTES_MAX),
         None => (RECORDS_BYTES_MAX.min(memory / RECORDS_MEMORY_DIVISOR), u64::from(*planned.end())),
     };
     let least = u64::from(*planned.start());

@@ -26,7 +26,7 @@ pub fn list_filter_instructions(graph: &Graph, at: NodeId) -> Result<String, Str
     };
     chain.reverse();
     let chain: Vec<(&Description, &Arguments)> = chain;
-    let program = filter::emit_chain_program(&chain, filter::target(&attach, false));
+    let program = filter::emit_chain_program(&chain, filter::program_target(&attach, false));
     let program = program.map_err(|(place, why)| {
         let name = chain.get(place).map_or("", |(description, _)| description.name);
         format!("`{name}` cannot be listed: {why}")

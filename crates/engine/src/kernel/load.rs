@@ -90,10 +90,10 @@ pub(super) fn load<'k>(
             maps.push(None);
             continue;
         }
-        steps.announce(StepResource::Memory, "a map").map_err(LoadFailure::from_reason)?;
+        steps.announce_creation(StepResource::Memory, "a map").map_err(LoadFailure::from_reason)?;
         let made = match spec.programs {
             0 => Map::array(&spec.name, spec.value_size, 1, spec.mappable),
-            programs => Map::programs(&spec.name, programs),
+            programs => Map::create_program_array(&spec.name, programs),
         };
         let made = made.map_err(LoadFailure::from_reason)?;
         descriptors.push(made.as_fd().as_raw_fd());
@@ -106,7 +106,7 @@ pub(super) fn load<'k>(
     let links = links.and_then(|at| maps.get(at)?.as_ref());
     for (number, part) in (0..).zip(parts) {
         steps
-            .announce(StepResource::Program, "a part of a program")
+            .announce_creation(StepResource::Program, "a part of a program")
             .map_err(LoadFailure::from_reason)?;
         let code = insn::encode(&part);
         let LoadOptions { kind, license, fragments, device } = how;
@@ -116,7 +116,9 @@ pub(super) fn load<'k>(
         let put = links.ok_or_else(missing)?.set_descriptor(number, part.as_fd());
         put.map_err(LoadFailure::from_reason)?;
     }
-    steps.announce(StepResource::Program, "a program").map_err(LoadFailure::from_reason)?;
+    steps
+        .announce_creation(StepResource::Program, "a program")
+        .map_err(LoadFailure::from_reason)?;
     let code = program.relocate(&descriptors).ok_or_else(missing)?;
     let code = insn::encode(&code);
     let LoadOptions { kind, license, fragments, device } = how;
@@ -149,6 +151,6 @@ fn build_source_lines(
         let instruction = u32::try_from(*from).map_err(drop)?;
         Ok(LineInfo { instruction, file, text: types.add_string(text), line_col: number << 10 })
     };
-    let lines = program.lines().iter().map(line).collect::<Result<Vec<_>, ()>>()?;
+    let lines = program.btf_line_info().iter().map(line).collect::<Result<Vec<_>, ()>>()?;
     Ok((types, [FunctionInfo { instruction: 0, type_id: main }], lines))
 }

@@ -20,26 +20,26 @@
 
 mod assemble;
 pub mod delegation;
-pub mod direct;
+pub mod direct_attachment;
 mod final_counters;
-mod fused;
+mod fused_tree;
 mod generation_counters;
 mod host;
 mod layout;
 pub mod listing;
 mod load;
-pub mod point;
 mod readers;
-mod redirecting;
+mod redirect_program;
 mod report;
+pub mod shared_attach_point;
 pub(crate) mod taps;
 mod timing;
 mod tree;
 
 pub(crate) use generation_counters::{GenerationCounters, query_counters};
 pub use host::{
-    AttachmentHandle, Host, InjectedRefusal, KernelAttachment, KernelRequest, PreparedSuccessor,
-    ProgramSwitch, SwitchError,
+    AttachmentHandle, InjectedRefusal, KernelAttachment, KernelHost, KernelRequest,
+    PreparedSuccessor, ProgramSwitch, SwitchError,
 };
 pub use report::ProgramTotals;
 
@@ -51,19 +51,19 @@ use endpoint::source::kernel::{Attachment, KernelSource, KernelSourceParts};
 use endpoint::{OpenArguments, Source, SourceCounters};
 use host::{KernelRefusal, attach_build_error};
 use layout::rings_layout;
-use pipeline::Share;
+use pipeline::RingSharing;
 use pipeline::graph::{FilterUse, Graph, NodeId};
 use pipeline::plan::{KernelRing, Program as Planned};
-use point::{AttachPoints, NewRequest};
-use runtime::ledger::loses_kernel_exit;
+use runtime::ledger::must_lose_kernel_exit_block;
+use shared_attach_point::{AttachPoints, NewRequest};
 use std::sync::Arc;
 use sys::bpf::RingsLayout;
 use sys::bpf::ring::region_offset;
 use sys::machine::Capabilities;
 use sys::privilege::Privilege;
 use taps::{NodeTapReaders, OpenTaps};
-use timing::Timing;
-use tree::{RequestTree, Step};
+use timing::ProgramTiming;
+use tree::{RequestTree, TreeStep};
 
 /// The kernel part of a path at one interface. It consists of the request that runs now and of
 /// earlier requests, one for each change of the path.
@@ -76,7 +76,7 @@ pub(crate) struct KernelSpace {
     earlier_generations: Vec<Generation>,
     /// A guard that keeps the kernel's run-time statistics enabled, or `None` if run time is not
     /// measured.
-    timing: Option<Timing>,
+    timing: Option<ProgramTiming>,
     place: AttachPoint,
     /// The readers of taps, by the node of the path whose output they read.
     taps: NodeTapReaders,
@@ -157,7 +157,7 @@ pub(crate) struct KernelInputs<'p> {
     /// The number by which the metadata of a block names the source as the block's origin.
     pub(crate) origin: u16,
     /// The host that attaches the request.
-    pub(crate) host: &'p dyn Host,
+    pub(crate) host: &'p dyn KernelHost,
     /// True if programs must load without CAP_PERFMON.
     pub(crate) hardened: bool,
     pub(crate) refuses: InjectedRefusal,
@@ -185,9 +185,13 @@ impl KernelSpace {
             );
             spared.map_err(|failure| BuildError::Outside { node: asked.source, failure })?;
         }
-        let timing = timed.then(Timing::enable).flatten();
+        let timing = timed.then(ProgramTiming::enable).flatten();
         let (handle, gives): AttachedSource = match planned.attach.redirects {
-            true => redirecting::build(wanted, &asked.tree(), (asked.source, &place))?,
+            true => redirect_program::build_redirect_source(
+                wanted,
+                &asked.tree(),
+                (asked.source, &place),
+            )?,
             false => wanted.open_source(wanted.host.attach(&asked)?, place.clone(), Vec::new()),
         };
         let generation = wanted.generation(handle);
@@ -197,7 +201,7 @@ impl KernelSpace {
 
     /// Prepares the generation that will replace the current one. Also returns the source that
     /// reads the frames of the new generation.
-    pub(crate) fn successor(
+    pub(crate) fn prepare_next_generation(
         &self,
         wanted: &KernelInputs<'_>,
     ) -> Result<(NextGeneration, Box<dyn Source>), BuildError> {
@@ -208,7 +212,7 @@ impl KernelSpace {
         let stays = self.generation.kept_steps(&tree, wanted.ids);
         let handle = Arc::clone(&self.generation.handle);
         let PreparedSuccessor { attachment: lent, switch } =
-            handle.successor(&asked, &stays, "")?;
+            handle.prepare_successor(&asked, &stays, "")?;
         let before = self.generations().map(|generation| Arc::clone(&generation.handle)).collect();
         let (handle, gives) = wanted.open_source(lent, self.place.clone(), before);
         let generation = wanted.generation(handle);
@@ -235,8 +239,9 @@ impl Generation {
     /// state. Each is given by its step index in the tree of this generation and in `tree`, the
     /// tree of the new one.
     fn kept_steps(&self, tree: &RequestTree, ids: &PlanNumbers) -> Vec<(usize, usize)> {
-        let number = |ids: &PlanNumbers, step: &Step| step.nodes.first().map(|id| ids.nodes[id.0]);
-        let theirs = |step: &Step| {
+        let number =
+            |ids: &PlanNumbers, step: &TreeStep| step.nodes.first().map(|id| ids.nodes[id.0]);
+        let theirs = |step: &TreeStep| {
             let own = number(&self.ids, step);
             tree.steps.iter().position(|other| number(ids, other) == own)
         };
@@ -280,7 +285,7 @@ impl<'p> KernelInputs<'p> {
             taps: vec![0; tree.taps.len()],
             origin: self.origin,
             wait_ns: self.planned.ring.signal_ns.min(DOORBELL_INTERVAL_NS_MAX),
-            loses_frame: loses_kernel_exit(),
+            loses_frame: must_lose_kernel_exit_block(),
         });
         (held, Box::new(gives))
     }
@@ -349,8 +354,8 @@ impl KernelRequest<'_> {
         }
         let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
         let shape = rings_layout(planned, tree.sink_count(), asked)?;
-        let share = Share::from_graph(graph);
-        if share != Share::User && planned.attach.own_sockets {
+        let share = RingSharing::from_graph(graph);
+        if share != RingSharing::User && planned.attach.own_sockets {
             let why = format!(
                 "packets of your own sockets are visible to you alone: leave `--share={share}` out"
             );
@@ -377,7 +382,7 @@ impl KernelRequest<'_> {
     }
 }
 
-impl Host for AttachPoints {
+impl KernelHost for AttachPoints {
     fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
         self.attach_for_user(asked, sys::process::effective_ids().0)
     }
@@ -465,7 +470,7 @@ pub fn doorbell_policy(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
 
 // The program and its reader use the same layout.
 const _: () = {
-    use tap::{AFTER_TAG, POINTER_SIZE, READERS_MAX, offset, record};
+    use tap::{AFTER_TAG_FLAG, POINTER_SIZE, READERS_MAX, offset, record};
     assert!(
         offset::HEADS as u32 == region_offset::HEADS
             && offset::RESERVED as u32 == region_offset::RESERVED
@@ -493,8 +498,8 @@ const _: () = {
     );
     assert!(
         POINTER_SIZE == region_offset::POINTER_SIZE
-            && AFTER_TAG == region_offset::AFTER_TAG
-            && record::HEADER_SIZE == region_offset::HEADER_SIZE
+            && AFTER_TAG_FLAG == region_offset::AFTER_TAG_FLAG
+            && record::HEADER_SIZE == region_offset::RECORD_HEADER_SIZE
     );
-    assert!(record::ALIGNMENT == region_offset::ALIGNMENT);
+    assert!(record::ALIGNMENT == region_offset::RECORD_ALIGNMENT);
 };

@@ -1,13 +1,13 @@
 //! Readers of the output of filters that run in the kernel ([`super::taps`]).
 
 use super::host::KernelRefusal;
-use super::taps::{NodeTapReaders, OPEN_MAX, OpenTaps};
+use super::taps::{NodeTapReaders, OPEN_TAPS_MAX, OpenTaps};
 use super::tree::RequestTree;
 use super::{Generation, KernelSpace};
 use crate::error::BuildError;
 use crate::numbering::PlanNumbers;
 use pipeline::graph::NodeId;
-use runtime::space::tap::TapEndHandle;
+use runtime::space::tap::TapStopHandle;
 use std::time::Duration;
 
 impl KernelSpace {
@@ -29,7 +29,7 @@ impl KernelSpace {
     pub(crate) fn open_tap(
         &mut self,
         node: usize,
-        reader: &TapEndHandle,
+        reader: &TapStopHandle,
         limit: Duration,
     ) -> Result<(), String> {
         let Generation { tree, ids, .. } = &self.generation;
@@ -50,7 +50,7 @@ impl KernelSpace {
 
     /// Removes `reader` from the readers of the node with number `node`. Does nothing if it is not
     /// one of them. Does not block.
-    pub(crate) fn close_tap(&mut self, node: usize, reader: &TapEndHandle) {
+    pub(crate) fn close_tap(&mut self, node: usize, reader: &TapStopHandle) {
         let before = self.taps.clone();
         self.taps.remove_reader(node, reader);
         // A program that no longer runs exports nothing.
@@ -78,8 +78,8 @@ impl KernelSpace {
     ) -> Result<(), BuildError> {
         let Some(node) = self.taps.unexported_nodes(tree, ids, open).next() else { return Ok(()) };
         let why = format!(
-            "its output is being read, and at most {OPEN_MAX} filters of a request can run there \
-             while they are read"
+            "its output is being read, and at most {OPEN_TAPS_MAX} filters of a request can run \
+             there while they are read"
         );
         Err(BuildError::Refused(KernelRefusal { node, why }))
     }

@@ -7,11 +7,11 @@
 //! therefore add up to the counters of the filter.
 
 use super::final_counters::FinalCounters;
-use super::fused::{LeaveReason, REFUSED_COUNTER};
-use super::tree::{ExitBlocks, Step, TreeExit};
+use super::fused_tree::{LeaveReason, REFUSED_COUNTER};
+use super::tree::{ExitBlocks, TreeExit, TreeStep};
 use super::{Generation, KernelSpace};
 use crate::description::zero_counts;
-use endpoint::sink::offloaded::new_offloaded_sink;
+use endpoint::sink::offloaded_sink::new_offloaded_sink;
 use endpoint::source::kernel::ArcCounts;
 use endpoint::{DropReason, SourceCounters};
 use filter::{Amount, Counts, Filter, FilterKind, HoldTable, MovedSession, PRIVATE_SESSION_KEY};
@@ -142,7 +142,7 @@ impl Generation {
         for id in &self.sources {
             nodes.push(self.source_node(*id, ended));
         }
-        for (step, Step { nodes: ids, .. }) in self.tree.steps.iter().enumerate() {
+        for (step, TreeStep { nodes: ids, .. }) in self.tree.steps.iter().enumerate() {
             nodes.extend(ids.iter().map(|id| self.step_node(step, *id, ended)));
         }
         let mut counts = KernelCounts::default();

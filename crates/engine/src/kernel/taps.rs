@@ -1,22 +1,22 @@
 //! Taps of filters in the kernel: exits of a program that stay closed until a reader opens them. A
 //! machine word in the program's memory opens a tap, so the program need not be replaced. [SL §4.1]
 //!
-//! Each filter of a request has a tap, and so has its source. At most [`OPEN_MAX`] taps of a
+//! Each filter of a request has a tap, and so has its source. At most [`OPEN_TAPS_MAX`] taps of a
 //! request are open at once. If a frame takes an open tap, the program sets a *slot*, which is a
 //! mark of the current frame; a program has a fixed number of slots for all its requests.
 
-use super::fused::FusedTree;
+use super::fused_tree::FusedTree;
 use super::tree::RequestTree;
 use crate::numbering::PlanNumbers;
 use ebpf::emit::tap::{EXITS_MAX, SWITCHED_EXITS_MAX};
 use ebpf::emit::{Layers, Scope};
 use pipeline::graph::NodeId;
-use runtime::space::tap::{TapEnd, TapEndHandle};
+use runtime::space::tap::{TapEndReason, TapStopHandle};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of taps of a request that are open at once.
-pub(crate) const OPEN_MAX: usize = SWITCHED_EXITS_MAX as usize;
+pub(crate) const OPEN_TAPS_MAX: usize = SWITCHED_EXITS_MAX as usize;
 
 /// A tap of a request in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,12 +34,12 @@ pub struct OpenTaps(BTreeSet<usize>);
 impl OpenTaps {
     /// Fails with the reason if no further tap can be opened.
     pub(super) fn check_tap_limit(&self) -> Result<(), String> {
-        if self.0.len() < OPEN_MAX {
+        if self.0.len() < OPEN_TAPS_MAX {
             return Ok(());
         }
         Err(format!(
-            "at most {OPEN_MAX} kernel filters of a path can be read at once: close one of its \
-             readers"
+            "at most {OPEN_TAPS_MAX} kernel filters of a path can be read at once: close one of \
+             its readers"
         ))
     }
 
@@ -48,12 +48,12 @@ impl OpenTaps {
         self.0.iter().copied()
     }
 
-    /// Creates the set of the open taps with these indices. If there are more than [`OPEN_MAX`],
-    /// the taps with the highest indices are omitted.
+    /// Creates the set of the open taps with these indices. If there are more than
+    /// [`OPEN_TAPS_MAX`], the taps with the highest indices are omitted.
     #[must_use]
     pub fn from_indices(indices: impl IntoIterator<Item = usize>) -> Self {
         let all: BTreeSet<usize> = indices.into_iter().collect();
-        Self(all.into_iter().take(OPEN_MAX).collect())
+        Self(all.into_iter().take(OPEN_TAPS_MAX).collect())
     }
 
     fn contains(&self, tap: usize) -> bool {
@@ -67,17 +67,17 @@ impl OpenTaps {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeTapReaders {
     /// The readers of each node's output, by node number.
-    readers: BTreeMap<usize, Vec<TapEndHandle>>,
+    readers: BTreeMap<usize, Vec<TapStopHandle>>,
 }
 
 impl NodeTapReaders {
     /// Adds a reader of the output of a node.
-    pub(super) fn add_reader(&mut self, node: usize, reader: &TapEndHandle) {
+    pub(super) fn add_reader(&mut self, node: usize, reader: &TapStopHandle) {
         self.readers.entry(node).or_default().push(reader.clone());
     }
 
     /// Removes `reader` from the readers of a node's output. Does nothing if it is not one of them.
-    pub(super) fn remove_reader(&mut self, node: usize, reader: &TapEndHandle) {
+    pub(super) fn remove_reader(&mut self, node: usize, reader: &TapStopHandle) {
         let Some(readers) = self.readers.get_mut(&node) else { return };
         readers.retain(|known| !known.is_same_tap(reader));
         if readers.is_empty() {
@@ -91,8 +91,8 @@ impl NodeTapReaders {
     }
 
     /// Returns the taps to open in the program of the request `tree`: those of the nodes that have
-    /// readers, but at most [`OPEN_MAX`] ([`Self::unexported_nodes`]). `ids` contains the numbers
-    /// of the nodes.
+    /// readers, but at most [`OPEN_TAPS_MAX`] ([`Self::unexported_nodes`]). `ids` contains the
+    /// numbers of the nodes.
     pub(super) fn open_taps_in_tree(&self, tree: &RequestTree, ids: &PlanNumbers) -> OpenTaps {
         OpenTaps::from_indices(self.readers.keys().filter_map(|number| {
             let place = ids.nodes.iter().position(|known| known == number)?;
@@ -116,7 +116,7 @@ impl NodeTapReaders {
     /// Ends the taps of a node's readers, and removes the readers.
     pub(super) fn end_readers(&mut self, node: usize) {
         let readers = self.readers.remove(&node).unwrap_or_default();
-        readers.iter().for_each(|reader| reader.end(TapEnd::NotExported));
+        readers.iter().for_each(|reader| reader.end(TapEndReason::NotExported));
     }
 }
 
@@ -158,8 +158,8 @@ impl<'t> TapEmitter<'t> {
         if self.fused.taps_of_step(at).next().is_some() {
             let place = switch_word_index(at);
             s.arm(|s, closed| {
-                s.only_if_exit_open(place, closed);
-                s.record_for_open_exits(place, on);
+                s.leave_unless_exit_open(place, closed);
+                s.record_frame_for_open_exits(place, on);
             });
         }
     }
@@ -173,7 +173,7 @@ pub(super) fn switch_word_index(at: Option<usize>) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::Step;
+    use super::super::tree::TreeStep;
     use super::*;
     use crate::numbering::SessionNumbering;
     use pipeline::ClassSet;
@@ -184,21 +184,21 @@ mod tests {
 
     #[test]
     fn open_taps_never_exceed_the_maximum() {
-        OpenTaps::from_indices(0..OPEN_MAX - 1).check_tap_limit().unwrap();
+        OpenTaps::from_indices(0..OPEN_TAPS_MAX - 1).check_tap_limit().unwrap();
         let open = OpenTaps::from_indices(0..9);
-        assert_eq!(open.iter().count(), OPEN_MAX);
+        assert_eq!(open.iter().count(), OPEN_TAPS_MAX);
         assert!(open.check_tap_limit().unwrap_err().contains("at most 4 kernel filters"));
     }
 
     /// Creates a tap, and the handle that ends it.
-    fn reader() -> (Tap, TapEndHandle) {
+    fn reader() -> (Tap, TapStopHandle) {
         let (_, pipe) = sys::descriptor::pipe().unwrap();
         let forms = (vec![TapForm::Capture], None);
         let (tap, feed) =
             Tap::new((pipe, None), OverrunPolicy::Skip, Duration::from_secs(60), forms).unwrap();
         // Dropping the feed would end the tap, as the end of a path does.
         std::mem::forget(feed);
-        let end_handle = tap.end_handle();
+        let end_handle = tap.stop_handle();
         (tap, end_handle)
     }
 
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn readers_beyond_the_maximum_of_open_taps_are_ended() {
-        let step = |node: usize| Step {
+        let step = |node: usize| TreeStep {
             nodes: vec![NodeId(node)],
             from: node.checked_sub(2),
             classes: ClassSet::all(),
@@ -234,7 +234,7 @@ mod tests {
             next_free: (17, 0),
         };
         let mut taps = NodeTapReaders::default();
-        let readers: Vec<(Tap, TapEndHandle)> = (0..6).map(|_| reader()).collect();
+        let readers: Vec<(Tap, TapStopHandle)> = (0..6).map(|_| reader()).collect();
         for (node, (_, reader)) in (10..).zip(&readers) {
             taps.add_reader(node, reader);
         }
@@ -242,12 +242,12 @@ mod tests {
         assert_eq!(taps.unexported_nodes(&tree, &ids, &none).count(), 5, "a tree without taps");
         tree.add_taps(Some(NodeId(0)));
         let open = taps.open_taps_in_tree(&tree, &ids);
-        assert_eq!(open, OpenTaps::from_indices(0..OPEN_MAX));
+        assert_eq!(open, OpenTaps::from_indices(0..OPEN_TAPS_MAX));
         let silent: Vec<NodeId> = taps.unexported_nodes(&tree, &ids, &open).collect();
         assert_eq!(silent, [NodeId(4), NodeId(5)]);
         taps.end_readers(15);
         let ends: Vec<_> = readers.iter().map(|(tap, _)| tap.stats().end_reason).collect();
-        assert_eq!(ends[5], Some(TapEnd::NotExported));
+        assert_eq!(ends[5], Some(TapEndReason::NotExported));
         assert_eq!(ends[..5], [None; 5]);
     }
 }

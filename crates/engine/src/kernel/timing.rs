@@ -14,13 +14,13 @@ const TEST_RUN_COUNT: u32 = 10_000;
 
 /// A guard that keeps the kernel's run-time statistics for programs enabled.
 #[derive(Debug)]
-pub(super) struct Timing {
+pub(super) struct ProgramTiming {
     _counts: RunStatisticsGuard,
     /// Measured time of one run of an empty program, in ns.
     empty_run_ns: f64,
 }
 
-impl Timing {
+impl ProgramTiming {
     /// Enables the statistics; returns `None` if the process lacks permission. While statistics are
     /// enabled, each run of every program takes about 70 ns longer.
     pub(super) fn enable() -> Option<Self> {
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn overhead_of_run_statistics_is_subtracted() {
         let skip = || testkit::need::report_skip("needs a kernel that counts runs for us");
-        let Some(timing) = Timing::enable().or_else(skip) else { return };
+        let Some(timing) = ProgramTiming::enable().or_else(skip) else { return };
         let nothing = timing.empty_run_ns;
         assert!(nothing > 0.0 && nothing < 10_000.0, "{nothing}");
         let all = (nothing * 1000.0) as u64;

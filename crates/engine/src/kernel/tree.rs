@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestTree {
     /// The filters in the kernel; each follows its predecessor in the list.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<TreeStep>,
     /// The exits, over which blocks leave the kernel.
     pub(crate) exits: Vec<TreeExit>,
     /// The source whose expression selects the frames that the request takes from the host; `None`
@@ -33,7 +33,7 @@ pub(crate) struct RequestTree {
 
 /// A filter in the kernel, with its predecessor.
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
+pub(crate) struct TreeStep {
     /// The nodes of the graph that this filter implements.
     pub(crate) nodes: Vec<NodeId>,
     /// The preceding step, or `None` for the source.
@@ -81,7 +81,7 @@ impl RequestTree {
             if !nodes.is_empty() {
                 kept[number] = Some(tree.steps.len());
                 let from = step.from.and_then(|from| kept[from]);
-                tree.steps.push(Step { nodes, from, classes: step.classes.clone() });
+                tree.steps.push(TreeStep { nodes, from, classes: step.classes.clone() });
             }
         }
         for leave in &planned.exits {
@@ -180,7 +180,7 @@ impl RequestTree {
         let (steps, rest) = self.steps.split_at(kept);
         let exits = self.exits.iter().filter(|exit| here(&exit.from)).cloned();
         let follow = rest.iter().filter(|step| here(&step.from));
-        let follow = follow.flat_map(|Step { nodes, from, classes }| {
+        let follow = follow.flat_map(|TreeStep { nodes, from, classes }| {
             nodes.iter().map(|to| {
                 let which = ExitBlocks::Classes(classes.clone());
                 TreeExit { from: *from, which, edge: 0, to: *to, sink: 0 }
@@ -201,7 +201,7 @@ impl RequestTree {
         let expression = gate.and_then(|used| used.arguments.text("expression"));
         let mut text = expression.unwrap_or_default().to_owned();
         // Writing to a string cannot fail.
-        for Step { nodes, from, classes } in &self.steps {
+        for TreeStep { nodes, from, classes } in &self.steps {
             let name = nodes.first().map_or("", |id| graph.node(*id).name());
             let _ = write!(text, "{name} {} {from:?} {classes};", nodes.len());
         }
@@ -235,7 +235,7 @@ mod tests {
 
     fn build_tree(from: &[Option<usize>], leaves: &[Option<usize>]) -> RequestTree {
         let nodes = node_ids(from.len());
-        let step = |(node, from): (&NodeId, &Option<usize>)| Step {
+        let step = |(node, from): (&NodeId, &Option<usize>)| TreeStep {
             nodes: vec![*node],
             from: *from,
             classes: ClassSet::all(),

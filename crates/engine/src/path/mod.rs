@@ -8,10 +8,10 @@
 
 pub(crate) mod origins;
 pub(crate) mod processors;
-pub(crate) mod running;
+pub(crate) mod running_path;
 pub(crate) mod starter;
 
-pub use running::REMOVED_INDEX;
+pub use running_path::REMOVED_INDEX;
 pub use starter::is_space_thread;
 
 use crate::kernel::InjectedRefusal;
@@ -26,7 +26,7 @@ use sys::rollback::RollbackLog;
 
 /// Run settings of a path that are not part of its request.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Settings {
+pub struct RunSettings {
     /// Additional sources from an embedding program or a test.
     pub sources: &'static [SourceEntry],
     /// Additional sinks from an embedding program or a test.

@@ -9,7 +9,7 @@ use pipeline::Graph;
 use pipeline::graph::{FilterUse, NodeId};
 
 /// Returns the nodes that create blocks: sources and programs.
-pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &FilterUse)> {
+pub(crate) fn sources_and_programs(graph: &Graph) -> impl Iterator<Item = (NodeId, &FilterUse)> {
     graph
         .nodes_with_ids()
         .filter_map(|(id, node)| Some((id, node.filter()?)))
@@ -18,7 +18,7 @@ pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &FilterUse
 
 /// The origins of a path: a number for each source, which the blocks of the source carry.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Origins {
+pub(crate) struct PathOrigins {
     /// Titles of the sources, by origin.
     pub(crate) names: Vec<String>,
     /// The node number of each source. The index in the list is the source's origin.
@@ -28,7 +28,7 @@ pub(crate) struct Origins {
     pub(crate) published: endpoint::Origins,
 }
 
-impl Origins {
+impl PathOrigins {
     /// Creates and publishes the origins of a graph; `numbers` holds each node's number.
     pub(crate) fn for_first_plan(graph: &Graph, numbers: &[usize]) -> Self {
         let mut all = Self::default();
@@ -40,7 +40,7 @@ impl Origins {
     /// Adds the sources of this graph that have no origin yet. Call [`Origins::publish`] to publish
     /// them.
     pub(crate) fn add_sources(&mut self, graph: &Graph, numbers: &[usize]) {
-        for (id, used) in sources(graph) {
+        for (id, used) in sources_and_programs(graph) {
             let number = numbers[id.0];
             if !self.nodes.contains(&number) {
                 self.nodes.push(number);
@@ -89,7 +89,7 @@ mod tests {
             graph.nodes_with_ids().map(|(_, node)| node.filter().map_or(91, number)).collect()
         };
         let (first, second) = (("one.pcap", 0), ("two.pcap", 5));
-        let mut origins = Origins::for_first_plan(&one, &numbers(&one, &[first]));
+        let mut origins = PathOrigins::for_first_plan(&one, &numbers(&one, &[first]));
         assert_eq!((origins.published.count(), origins.origin_of_node(0)), (1, 0));
         origins.add_sources(&both, &numbers(&both, &[first, second]));
         let sink = origins.published.clone();

@@ -1,6 +1,6 @@
 //! Threads for the spaces of a path. They start with the path or, for added spaces, while it runs.
 
-use runtime::control::Control;
+use runtime::control::PathControl;
 use runtime::space::{Space, SpaceResults};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ pub(crate) struct ThreadStarter {
     pub(crate) number: usize,
     /// Index, in the path, of the next space for which a thread is started.
     pub(crate) next: Arc<AtomicUsize>,
-    pub(crate) control: Arc<Control>,
+    pub(crate) control: Arc<PathControl>,
     pub(crate) ended: mpsc::Sender<EndedSpace>,
     pub(crate) done: Arc<EventFd>,
     pub(crate) running: Arc<AtomicUsize>,
@@ -43,7 +43,7 @@ impl SpaceThread {
         // includes this space.
         self.running.fetch_add(1, Ordering::Relaxed);
         self.handle = None;
-        space.note_progress();
+        space.report_progress();
         // The thread waits for this message, so the send succeeds.
         if let Some(give) = self.give.take() {
             let _ = give.send(space);

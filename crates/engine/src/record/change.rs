@@ -5,12 +5,14 @@
 //! Each space that was stopped for the change records the stop among its events. [`crate::change`]
 //! repeats recorded changes.
 
-use super::form::{LocalBlockKind, ValueReader, WriteValues, append_local_block, saturating_u32};
+use super::file_format::{
+    LocalBlockKind, ValueReader, WriteValues, append_local_block, saturating_u32,
+};
 use pipeline::edit::Edit;
 
 /// A recorded change to a path: the edit, and the resulting request and layout.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Change {
+pub struct RecordedChange {
     /// Number of changes that the path had made before this one.
     pub number: u64,
     /// The requested edit.
@@ -28,8 +30,8 @@ const EDIT_WORDS_TAG: u32 = 0;
 const EDIT_REQUEST_TAG: u32 = 1;
 
 /// Appends the encoding of a change.
-pub(super) fn encode_change(out: &mut Vec<u8>, change: &Change) {
-    let Change { number, edit, text, layout } = change;
+pub(super) fn encode_change(out: &mut Vec<u8>, change: &RecordedChange) {
+    let RecordedChange { number, edit, text, layout } = change;
     append_local_block(out, LocalBlockKind::Change, |out| {
         out.put_u64s(&[*number]);
         match edit {
@@ -49,7 +51,7 @@ pub(super) fn encode_change(out: &mut Vec<u8>, change: &Change) {
 }
 
 /// Decodes a change. Returns `None` if it is malformed.
-pub(super) fn decode_change(mut take: ValueReader<'_>) -> Option<Change> {
+pub(super) fn decode_change(mut take: ValueReader<'_>) -> Option<RecordedChange> {
     let number = take.read_u64()?;
     let edit = match take.read_u32()? {
         EDIT_WORDS_TAG => {
@@ -61,5 +63,5 @@ pub(super) fn decode_change(mut take: ValueReader<'_>) -> Option<Change> {
         _ => return None,
     };
     let (text, layout) = (take.read_text()?.to_owned(), take.read_text()?.to_owned());
-    Some(Change { number, edit, text, layout })
+    Some(RecordedChange { number, edit, text, layout })
 }

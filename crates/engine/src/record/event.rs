@@ -1,6 +1,6 @@
 //! Encoding and decoding of a space's events.
 
-use super::form::{
+use super::file_format::{
     FileBlock, LocalBlockKind, ValueReader, WriteValues, append_local_block, saturating_u32,
 };
 use endpoint::{Gap, LossRanges};
@@ -14,7 +14,7 @@ pub(super) fn encode_event(out: &mut Vec<u8>, event: &SpaceEvent) {
             out.put_u32s(&[1, saturating_u32(*node)]);
             out.put_u64s(&[*now]);
             out.put_u32s(&[saturating_u32(*count), edge.map_or(u32::MAX, saturating_u32)]);
-            put_text(out, failure.as_deref());
+            put_optional_text(out, failure.as_deref());
         }
         SpaceEvent::Import { node, now, count } => {
             out.put_u32s(&[2, saturating_u32(*node)]);
@@ -25,12 +25,12 @@ pub(super) fn encode_event(out: &mut Vec<u8>, event: &SpaceEvent) {
         SpaceEvent::Claim { count } => out.put_u32s(&[4, *count]),
         SpaceEvent::Finish { now, failure } => {
             encode_numbered_event(out, 5, *now);
-            put_text(out, failure.as_deref());
+            put_optional_text(out, failure.as_deref());
         }
         SpaceEvent::Change { number } => encode_numbered_event(out, 8, *number),
         SpaceEvent::Retire { now, failure } => {
             encode_numbered_event(out, 9, *now);
-            put_text(out, failure.as_deref());
+            put_optional_text(out, failure.as_deref());
         }
         SpaceEvent::Changed => out.put_u32s(&[10]),
         SpaceEvent::SourceCounts { node_number: planned, observed, dropped, missing, remark } => {
@@ -47,7 +47,7 @@ pub(super) fn encode_event(out: &mut Vec<u8>, event: &SpaceEvent) {
                 out.put_text(place);
                 put_ranges(out, ranges);
             }
-            put_text(out, remark.as_ref().map(|(text, _)| text.as_str()));
+            put_optional_text(out, remark.as_ref().map(|(text, _)| text.as_str()));
             out.put_u32s(&[remark.as_ref().is_some_and(|(_, warns)| *warns).into()]);
         }
         SpaceEvent::ProgramCounts { node_number: planned, written, dropped } => {
@@ -67,7 +67,7 @@ fn encode_numbered_event(out: &mut Vec<u8>, kind: u32, number: u64) {
     out.put_u64s(&[number]);
 }
 
-fn put_text(out: &mut Vec<u8>, text: Option<&str>) {
+fn put_optional_text(out: &mut Vec<u8>, text: Option<&str>) {
     out.put_u32s(&[u32::from(text.is_some())]);
     out.put_text(text.unwrap_or_default());
 }
@@ -84,7 +84,7 @@ fn put_ranges(out: &mut Vec<u8>, ranges: &LossRanges) {
 fn read_ranges(take: &mut ValueReader<'_>) -> Option<LossRanges> {
     let mut ranges = LossRanges::default();
     let (discarded, gaps) = (take.read_u64()?, take.read_size()?);
-    if gaps > 2 * LossRanges::STORED_PER_END {
+    if gaps > 2 * LossRanges::RANGES_PER_END_MAX {
         return None;
     }
     for _ in 0..gaps {
@@ -114,7 +114,7 @@ pub(super) type SourceDetails = (Vec<(String, LossRanges)>, Option<(String, bool
 
 impl FileBlock<'_> {
     /// Decodes an event. Returns `None` if the bytes are not a valid event.
-    pub(super) fn event(&self) -> Option<SpaceEvent> {
+    pub(super) fn decode_event(&self) -> Option<SpaceEvent> {
         let (LocalBlockKind::Event, mut take) = self.local_block()? else { return None };
         let read_failure = |take: &mut ValueReader<'_>| -> Option<Option<String>> {
             let there = take.read_u32()? != 0;

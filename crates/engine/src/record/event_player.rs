@@ -4,7 +4,7 @@
 //! space in order, each with its blocks. Each space reads its own chunks.
 
 use super::event::SourceDetails;
-use super::form;
+use super::file_format;
 use super::read::{Completeness, Record};
 use abi::Entry;
 use endpoint::process::Process;
@@ -75,20 +75,20 @@ impl Replay {
 
     /// Announces to the replaying spaces that the change with this number has begun.
     pub(crate) fn begin_change(&self, number: u64) {
-        self.changes().number = number;
+        self.lock_changes().number = number;
     }
 
     /// Announces to the replaying spaces that no more changes follow. `why` is the failure of a
     /// change, if that is the reason.
     pub(crate) fn end_changes(&self, why: Option<String>) {
-        self.changes().ended.get_or_insert(why);
+        self.lock_changes().ended.get_or_insert(why);
         self.stalls.unregister_swap_thread();
     }
 
     /// Decides how a space proceeds at the recorded change with this number. `wanted` is true if
     /// the change already waits for the space.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
-        let changes = self.changes();
+        let changes = self.lock_changes();
         match &changes.ended {
             _ if number >= self.record.changes.len() as u64 => SwapDecision::End,
             Some(Some(why)) => SwapDecision::Failed(why.clone()),
@@ -102,17 +102,17 @@ impl Replay {
         }
     }
 
-    fn changes(&self) -> MutexGuard<'_, ChangeProgress> {
+    fn lock_changes(&self) -> MutexGuard<'_, ChangeProgress> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn source_totals(&self) -> MutexGuard<'_, HashMap<usize, SourceCounters>> {
+    fn lock_source_counts(&self) -> MutexGuard<'_, HashMap<usize, SourceCounters>> {
         self.source_counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an amount to the output of the source with the node number `planned`.
     fn add_emitted(&self, planned: usize, amount: Amount) {
-        let mut all = self.source_totals();
+        let mut all = self.lock_source_counts();
         all.entry(planned).or_default().given += amount;
     }
 
@@ -126,7 +126,7 @@ impl Replay {
         dropped: &[(String, Option<u64>)],
         (missing, remark): SourceDetails,
     ) -> bool {
-        let mut all = self.source_totals();
+        let mut all = self.lock_source_counts();
         let known = all.entry(planned).or_default();
         let lost: Option<u64> =
             dropped.iter().try_fold(0, |sum: u64, (_, count)| Some(sum.saturating_add((*count)?)));
@@ -139,7 +139,7 @@ impl Replay {
         known.observed = observed.map(|(blocks, bytes)| Amount { blocks, bytes });
         known.dropped.clear();
         for (place, count) in dropped {
-            let place = DropReason::from_file(place);
+            let place = DropReason::from_file_text(place);
             match known.dropped.iter_mut().find(|(reason, _)| *reason == place) {
                 // Only in a forged recording, whose locations are unknown or repeated.
                 Some((_, sum)) => {
@@ -149,8 +149,9 @@ impl Replay {
             }
         }
         let missing = missing.into_iter();
-        known.missing =
-            missing.map(|(place, ranges)| (DropReason::from_file(&place).text(), ranges)).collect();
+        known.missing = missing
+            .map(|(place, ranges)| (DropReason::from_file_text(&place).text(), ranges))
+            .collect();
         known.warns = remark.as_ref().is_some_and(|(_, warns)| *warns);
         known.remark = remark.map(|(text, _)| text.replace(char::is_control, " "));
         true
@@ -166,7 +167,7 @@ impl Replay {
     ) {
         let written = Amount { blocks, bytes };
         let dropped = dropped.iter().map(|(reason, blocks, bytes)| {
-            (DropReason::from_file(reason), Amount { blocks: *blocks, bytes: *bytes })
+            (DropReason::from_file_text(reason), Amount { blocks: *blocks, bytes: *bytes })
         });
         let inputs = RecordedCounts { written, dropped: dropped.collect() };
         self.inputs.lock().unwrap_or_else(PoisonError::into_inner).insert(planned, inputs);
@@ -195,7 +196,7 @@ impl Source for RecordedSource {
     }
 
     fn counters(&self) -> SourceCounters {
-        self.replay.source_totals().get(&self.planned).cloned().unwrap_or_default()
+        self.replay.lock_source_counts().get(&self.planned).cloned().unwrap_or_default()
     }
 
     fn properties(&self) -> SourceProperties {
@@ -221,7 +222,7 @@ pub(crate) struct RecordedInput {
 }
 
 impl RecordedInput {
-    fn inputs(&self) -> Option<RecordedCounts> {
+    fn recorded_counts(&self) -> Option<RecordedCounts> {
         let all = self.replay.inputs.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(&self.planned).cloned()
     }
@@ -237,11 +238,11 @@ impl Sink for RecordedInput {
     }
 
     fn amount_written(&self) -> Option<Amount> {
-        self.inputs().map(|inputs| inputs.written)
+        self.recorded_counts().map(|inputs| inputs.written)
     }
 
     fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
-        self.inputs().unwrap_or_default().dropped
+        self.recorded_counts().unwrap_or_default().dropped
     }
 
     fn process(&self) -> Option<&Arc<Process>> {
@@ -274,8 +275,8 @@ impl EventPlayer {
     }
 
     /// Returns the block at the current position, or `None` if it is truncated or malformed.
-    fn block_at(&self) -> Option<form::FileBlock<'_>> {
-        form::block_at(self.chunk.get(self.at..)?)
+    fn current_block(&self) -> Option<file_format::FileBlock<'_>> {
+        file_format::parse_block(self.chunk.get(self.at..)?)
     }
 
     /// Returns true if the recording is truncated and the current position is its end.
@@ -318,8 +319,8 @@ impl EventPlayer {
 impl EventReader for EventPlayer {
     fn next_event(&mut self) -> Option<SpaceEvent> {
         self.load_next_chunk()?;
-        let block_at = self.block_at()?;
-        let (event, length) = (block_at.event(), block_at.length);
+        let block_at = self.current_block()?;
+        let (event, length) = (block_at.decode_event(), block_at.length);
         match event {
             Some(event) => {
                 // Relaxed suffices: this position appears only in messages.
@@ -333,12 +334,14 @@ impl EventReader for EventPlayer {
 
     fn peek(&mut self) -> Option<SpaceEvent> {
         self.load_next_chunk()?;
-        self.block_at()?.event()
+        self.current_block()?.decode_event()
     }
 
     fn next_block(&mut self, follow: usize) -> Option<(Entry, &[u8])> {
-        let Some(length) =
-            self.block_at().filter(|block_at| block_at.entry().is_some()).map(|f| f.length)
+        let Some(length) = self
+            .current_block()
+            .filter(|block_at| block_at.decode_entry().is_some())
+            .map(|f| f.length)
         else {
             if !self.is_truncated_here() {
                 let more = follow + 1;
@@ -349,13 +352,13 @@ impl EventReader for EventPlayer {
         };
         let at = self.at;
         self.at += length;
-        form::block_at(self.chunk.get(at..)?)?.entry()
+        file_format::parse_block(self.chunk.get(at..)?)?.decode_entry()
     }
 
     fn granted_blocks(&self, blocks: usize) -> u32 {
         let mut rest = self.chunk.get(self.at..).unwrap_or_default();
         let mut next = || {
-            let block_at = form::block_at(rest)?;
+            let block_at = file_format::parse_block(rest)?;
             rest = rest.get(block_at.length..)?;
             Some(block_at)
         };
@@ -365,7 +368,9 @@ impl EventReader for EventPlayer {
             }
         }
         let mut claimed: u32 = 0;
-        while let Some(SpaceEvent::Claim { count }) = next().and_then(|block_at| block_at.event()) {
+        while let Some(SpaceEvent::Claim { count }) =
+            next().and_then(|block_at| block_at.decode_event())
+        {
             claimed = claimed.saturating_add(count);
         }
         claimed
@@ -401,7 +406,7 @@ impl EventReader for EventPlayer {
         self.replay.add_emitted(planned, amount);
     }
 
-    fn note_truncated(&self) {
+    fn report_truncated_record(&self) {
         self.replay.note_truncated();
     }
 

@@ -5,13 +5,13 @@ use pipeline::plan::{Costs, Kernel, Machine, Plan, Processors};
 use std::fmt::Write as _;
 
 /// The version of the file format. Files of later versions cannot be read.
-pub const VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 3;
 /// The oldest version of the recording format that can be read. Recordings of this version contain
 /// no changes to the path.
 pub(super) const READABLE_VERSION_MIN: u32 = 1;
 /// The first version in which session numbers are unique in the request. In earlier versions each
 /// filter numbered its sessions independently.
-pub(super) const UNIQUE_NUMBERS_VERSION: u32 = 3;
+pub(super) const UNIQUE_SESSION_NUMBERS_VERSION: u32 = 3;
 
 /// The head of a recording: all parameters needed to build the same path again.
 #[derive(Clone, PartialEq, Debug)]

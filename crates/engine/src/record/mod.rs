@@ -23,14 +23,14 @@
 pub mod change;
 pub(crate) mod event;
 pub mod event_player;
-pub mod form;
+pub mod file_format;
 mod head;
 pub mod read;
 pub mod write;
 
-pub use change::Change;
+pub use change::RecordedChange;
 pub use event_player::Replay;
-pub use head::{RecordingHead, VERSION, format_placement, local_time_zone};
+pub use head::{FORMAT_VERSION, RecordingHead, format_placement, local_time_zone};
 pub use read::{Completeness, Record, RecordError};
 pub use write::{Recording, RecordingSummary};
 
@@ -53,9 +53,9 @@ impl RecordMode {
     /// Returns true if a recording is replayed in which each filter numbered its sessions
     /// independently of the others.
     #[must_use]
-    pub fn has_independent_numbers(&self) -> bool {
+    pub fn has_independent_session_numbers(&self) -> bool {
         let Self::Replay(replay) = self else { return false };
-        replay.record().version < head::UNIQUE_NUMBERS_VERSION
+        replay.record().version < head::UNIQUE_SESSION_NUMBERS_VERSION
     }
 
     /// Returns the port of the space with this number, through which the space records its events,
@@ -75,7 +75,7 @@ impl RecordMode {
 
     /// Returns the seed that replaces the randomness of a filter in recorded and replayed paths, or
     /// `None` if the path is neither recorded nor replayed.
-    pub(crate) fn seed(&self, node: usize) -> Option<u64> {
+    pub(crate) fn filter_seed(&self, node: usize) -> Option<u64> {
         let seed = match self {
             Self::Off => return None,
             Self::Record(recording) => recording.seed,

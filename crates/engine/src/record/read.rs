@@ -5,9 +5,9 @@
 //! digest. Memory use is proportional to the number of changes and chunks. Truncation and damage
 //! are reported, and everything before the damage can be replayed.
 
-use super::change::{self, Change};
-use super::form::{self, FileBlock, LOCAL_BLOCK_TYPE, LocalBlockKind, ValueReader};
-use super::head::{READABLE_VERSION_MIN, RecordingHead, VERSION};
+use super::change::{self, RecordedChange};
+use super::file_format::{self, FileBlock, LOCAL_BLOCK_TYPE, LocalBlockKind, ValueReader};
+use super::head::{FORMAT_VERSION, READABLE_VERSION_MIN, RecordingHead};
 use super::write::MissingInput;
 use crate::error::reason_text;
 use sha2::{Digest, Sha256};
@@ -26,7 +26,7 @@ pub struct Record {
     /// Result of two checks: that the recording covers the entire run, and that the file is intact.
     pub completeness: Completeness,
     /// The changes to the path while it ran, oldest first.
-    pub changes: Vec<Change>,
+    pub changes: Vec<RecordedChange>,
     pub(super) file: File,
     /// The chunks, each with the number of its space, the file offset of its events, and the length
     /// of the events in bytes.
@@ -93,7 +93,8 @@ pub enum RecordError {
     /// The file is a recording of an unsupported version.
     #[error(
         "{target} has record format {version}, and this version reads {READABLE_VERSION_MIN} to \
-         {VERSION}: replay it with the version that wrote it; its frames can be read as a capture"
+         {FORMAT_VERSION}: replay it with the version that wrote it; its frames can be read as a \
+         capture"
     )]
     Version {
         /// Path of the file, for messages.
@@ -123,8 +124,8 @@ impl RecordError {
 pub fn is_record(path: &Path) -> std::io::Result<bool> {
     let mut first = Vec::new();
     RegularOpenOptions::read().open(path)?.take(HEAD_BYTES_MAX).read_to_end(&mut first)?;
-    let section = form::block_at(&first).filter(FileBlock::is_section_header);
-    let second = section.and_then(|section| form::block_at(first.get(section.length..)?));
+    let section = file_format::parse_block(&first).filter(FileBlock::is_section_header);
+    let second = section.and_then(|section| file_format::parse_block(first.get(section.length..)?));
     Ok(second
         .and_then(|second| second.local_block())
         .is_some_and(|(what, _)| what == LocalBlockKind::RecordingHead))
@@ -148,7 +149,7 @@ impl Record {
 
     /// Returns the path of the file, for messages.
     #[must_use]
-    pub fn target(&self) -> &str {
+    pub fn path_for_messages(&self) -> &str {
         &self.target
     }
 }
@@ -176,18 +177,18 @@ impl RecordScan {
     fn read_block(&mut self) -> std::io::Result<bool> {
         self.block.clear();
         (&mut self.file).take(8).read_to_end(&mut self.block)?;
-        let Some((_, length)) = form::block_length(&self.block) else { return Ok(false) };
+        let Some((_, length)) = file_format::block_length(&self.block) else { return Ok(false) };
         (&mut self.file).take(length as u64 - 8).read_to_end(&mut self.block)?;
         Ok(self.block.len() == length)
     }
 
     /// Returns the current block, or `None` if it is malformed.
     fn current_block(&self) -> Option<FileBlock<'_>> {
-        form::block_at(&self.block)
+        file_format::parse_block(&self.block)
     }
 
     /// Adds the current block to the digest of the file, and advances past the block.
-    fn add_to_digest(&mut self) {
+    fn digest_current_block(&mut self) {
         self.digest.update(&self.block);
         self.at += self.block.len() as u64;
     }
@@ -212,12 +213,12 @@ impl RecordScan {
                 false => RecordError::NotARecording { target },
             });
         }
-        self.add_to_digest();
+        self.digest_current_block();
         let whole = self.read_block().map_err(unread)?;
         let block = self.current_block().filter(|_| whole).and_then(|block| block.local_block());
         let Some((LocalBlockKind::RecordingHead, mut take)) = block else { return Err(capture()) };
         let version = take.read_u32().unwrap_or_default();
-        if !(READABLE_VERSION_MIN..=VERSION).contains(&version) {
+        if !(READABLE_VERSION_MIN..=FORMAT_VERSION).contains(&version) {
             return Err(RecordError::Version { target, version });
         }
         let mut pairs = Vec::new();
@@ -225,7 +226,7 @@ impl RecordScan {
             let (Some(name), Some(value)) = (take.read_text(), take.read_text()) else { break };
             pairs.push((name.to_owned(), value.to_owned()));
         }
-        self.add_to_digest();
+        self.digest_current_block();
         let head = RecordingHead::from_pairs(&pairs)
             .map_err(|missing| RecordError::IncompleteHead { target, missing })?;
         Ok((version, head))
@@ -235,14 +236,14 @@ impl RecordScan {
     fn scan_chunks(
         &mut self,
         chunks: &mut Vec<(u32, u64, usize)>,
-        changes: &mut Vec<Change>,
+        changes: &mut Vec<RecordedChange>,
     ) -> std::io::Result<Completeness> {
         loop {
             let cut = Completeness::Truncated { at: self.at };
             let whole = self.read_block()?;
             let Some(block) = self.current_block().filter(|_| whole) else { return Ok(cut) };
             if block.kind != LOCAL_BLOCK_TYPE {
-                self.add_to_digest();
+                self.digest_current_block();
                 continue;
             }
             match block.local_block() {
@@ -253,7 +254,7 @@ impl RecordScan {
                     let (Some(space), Some(events)) = (take.read_u32(), take.read_u32()) else {
                         return Ok(cut);
                     };
-                    self.add_to_digest();
+                    self.digest_current_block();
                     let begin = self.at;
                     let there = self.skip_events(events as usize)?;
                     chunks.push((space, begin, there));
@@ -269,7 +270,7 @@ impl RecordScan {
                         return Ok(cut);
                     };
                     changes.push(change);
-                    self.add_to_digest();
+                    self.digest_current_block();
                 }
                 _ => return Ok(cut),
             }
@@ -285,7 +286,7 @@ impl RecordScan {
             if !whole || there + self.block.len() > bytes || self.current_block().is_none() {
                 break;
             }
-            self.add_to_digest();
+            self.digest_current_block();
             there += self.block.len();
         }
         Ok(there)

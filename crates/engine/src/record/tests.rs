@@ -1,6 +1,6 @@
 //! Tests of the file format of recordings, including foreign, truncated and damaged files.
 
-use super::form;
+use super::file_format;
 use super::read::is_record;
 use super::write::MissingInput;
 use super::*;
@@ -14,7 +14,8 @@ use testkit::Random;
 
 fn test_head() -> RecordingHead {
     // A recording does not contain the placement of threads.
-    let machine = Machine { path_processors: Processors::default(), ..Machine::with_kernel() };
+    let machine =
+        Machine { path_processors: Processors::default(), ..Machine::example_with_kernel() };
     RecordingHead {
         program: "0.0.0".to_owned(),
         request: "replay - | count\n# two lines".to_owned(),
@@ -40,8 +41,11 @@ fn random_frame(random: &mut Random, link: u16) -> (Entry, Vec<u8>) {
     let mut marks = Marks::frame(link, length, length + 7);
     marks.view = random.within(0..length as usize) as u32;
     marks.transport = 34;
-    let pointer =
-        RichPointer::new(form::NOT_IN_MEMORY, Extent::new(0, length - marks.view), Class::NONE);
+    let pointer = RichPointer::new(
+        file_format::NOT_IN_MEMORY_DBUF_ID,
+        Extent::new(0, length - marks.view),
+        Class::NONE,
+    );
     let context = BlockMetadata {
         time: random.below(u64::MAX),
         session: 9,
@@ -66,17 +70,20 @@ fn write_recording(path: &std::path::Path, most: u64) -> (EventBlocks, Recording
         let mut there = write::EventRecorder::new(Arc::clone(&recording), 1);
         for now in 0..300 {
             let count = random.within(0..8);
-            let link = *random.pick(&[1, 101, Marks::NO_LINK, Marks::DESCRIPTION_LINK]);
+            let link = *random.pick(&[1, 101, Marks::NO_LINK_TYPE, Marks::DESCRIPTION_LINK_TYPE]);
             let blocks: Vec<_> = (0..count).map(|_| random_frame(&mut random, link)).collect();
             let event = SpaceEvent::Pull { node: 3, now, count, edge: None, failure: None };
-            here.pull(&event, &mut blocks.iter().map(|(entry, bytes)| (*entry, bytes.as_slice())));
-            there.event(&SpaceEvent::Import { node: 1, now, count });
+            here.record_pull(
+                &event,
+                &mut blocks.iter().map(|(entry, bytes)| (*entry, bytes.as_slice())),
+            );
+            there.record_event(&SpaceEvent::Import { node: 1, now, count });
             if random.one_in(20) {
                 here.flush();
             }
             all.push((event, blocks));
         }
-        here.event(&SpaceEvent::Finish { now: 300, failure: Some("why".to_owned()) });
+        here.record_event(&SpaceEvent::Finish { now: 300, failure: Some("why".to_owned()) });
     }
     (all, recording.finish("the ledger\n"))
 }
@@ -219,7 +226,7 @@ fn damaged_recording_is_reported_without_panic() {
 fn replayed_counters(name: &str, event: &SpaceEvent) -> endpoint::SourceCounters {
     let path = scratch_path(name);
     let recording = Recording::create(&path, &test_head(), 1 << 20, &NO_ROLLBACK_LOG).unwrap();
-    write::EventRecorder::new(Arc::clone(&recording), 0).event(event);
+    write::EventRecorder::new(Arc::clone(&recording), 0).record_event(event);
     recording.finish("the ledger\n");
     let replay = Replay::new(Record::open(&path).unwrap());
     let notes = event_player::EventPlayer::new(Arc::clone(&replay), 0).read_closing_entries();
@@ -266,17 +273,17 @@ fn replayed_source_has_reasons_positions_and_note_of_the_run() {
 
 #[test]
 fn source_counts_of_earlier_recordings_have_no_positions() {
-    use form::WriteValues as _;
+    use file_format::WriteValues as _;
     // The name of the place needs padding, which must not be read as positions.
     let mut block = Vec::new();
-    form::append_local_block(&mut block, form::LocalBlockKind::Event, |out| {
+    file_format::append_local_block(&mut block, file_format::LocalBlockKind::Event, |out| {
         out.put_u32s(&[6, 0]);
         out.put_u64s(&[u64::MAX, u64::MAX]);
         out.put_u32s(&[1]);
         out.put_text("socket.");
         out.put_u64s(&[9]);
     });
-    let event = form::block_at(&block).unwrap().event();
+    let event = file_format::parse_block(&block).unwrap().decode_event();
     let dropped = vec![("socket.".to_owned(), Some(9))];
     let (observed, missing, remark) = (None, vec![], None);
     let expected = SpaceEvent::SourceCounts { node_number: 0, observed, dropped, missing, remark };
@@ -310,17 +317,21 @@ fn foreign_files_are_refused_by_type() {
     assert!(open_error(b"some text that is long enough").contains("is not a record"));
     assert!(open_error(&[0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0]).contains("is a capture"));
     let mut section = Vec::new();
-    form::append_section_header(&mut section);
+    file_format::append_section_header(&mut section);
     assert!(open_error(&section).contains("is a capture"));
     let mut other = section.clone();
-    form::append_local_block(&mut other, form::LocalBlockKind::RecordingHead, |out| {
-        out.extend_from_slice(&9_u32.to_le_bytes())
-    });
+    file_format::append_local_block(
+        &mut other,
+        file_format::LocalBlockKind::RecordingHead,
+        |out| out.extend_from_slice(&9_u32.to_le_bytes()),
+    );
     assert!(open_error(&other).contains("record format 9"), "{}", open_error(&other));
     let mut empty = section;
-    form::append_local_block(&mut empty, form::LocalBlockKind::RecordingHead, |out| {
-        out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0])
-    });
+    file_format::append_local_block(
+        &mut empty,
+        file_format::LocalBlockKind::RecordingHead,
+        |out| out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]),
+    );
     assert!(open_error(&empty).contains("lacks `release`"), "{}", open_error(&empty));
     std::fs::remove_file(&path).unwrap();
     assert!(Record::open(&path).unwrap_err().is_missing());

@@ -8,10 +8,10 @@
 //! waits, because a recording with gaps could not be replayed. At its size limit the recording
 //! ends; the path continues, and further input is only counted.
 
-use super::change::{self, Change};
+use super::change::{self, RecordedChange};
 use super::event;
-use super::form::{self, LocalBlockKind, WriteValues};
-use super::head::{RecordingHead, VERSION};
+use super::file_format::{self, LocalBlockKind, WriteValues};
+use super::head::{FORMAT_VERSION, RecordingHead};
 use crate::error::reason_text;
 use abi::{Entry, Marks};
 use endpoint::Failure;
@@ -53,7 +53,7 @@ pub struct Recording {
     beyond: Mutex<MissingInput>,
     interfaces: Mutex<Vec<(u16, u16)>>,
     origins: Mutex<Vec<String>>,
-    to: Mutex<Option<SyncSender<Message>>>,
+    to: Mutex<Option<SyncSender<WriterMessage>>>,
     thread: Mutex<Option<JoinHandle<Result<u64, std::io::Error>>>>,
 }
 
@@ -86,7 +86,7 @@ pub struct RecordingSummary {
     pub failure: Option<String>,
 }
 
-enum Message {
+enum WriterMessage {
     Bytes(Vec<u8>),
     /// Asks the writing thread to end the file with a last block that has these contents. The
     /// thread adds a digest of all bytes of the file up to and including these contents.
@@ -105,7 +105,9 @@ impl Recording {
     ) -> Result<Arc<Self>, Failure> {
         let target = path.display().to_string();
         let step = |makes| {
-            steps.announce(makes, &target).map_err(|error| creation_failure(&target, &error.into()))
+            steps
+                .announce_creation(makes, &target)
+                .map_err(|error| creation_failure(&target, &error.into()))
         };
         step(StepResource::File)?;
         let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
@@ -114,10 +116,10 @@ impl Recording {
         // The file is empty and its name has not been published yet, so a rollback may remove it.
         steps.on_rollback(format!("record {target}"), move || drop(std::fs::remove_file(made)));
         let mut first = Vec::new();
-        form::append_section_header(&mut first);
-        form::append_local_block(&mut first, LocalBlockKind::RecordingHead, |out| {
+        file_format::append_section_header(&mut first);
+        file_format::append_local_block(&mut first, LocalBlockKind::RecordingHead, |out| {
             let pairs = head.to_pairs();
-            out.put_u32s(&[VERSION, form::saturating_u32(pairs.len())]);
+            out.put_u32s(&[FORMAT_VERSION, file_format::saturating_u32(pairs.len())]);
             for (name, value) in pairs {
                 out.put_text(name);
                 out.put_text(&value);
@@ -151,11 +153,11 @@ impl Recording {
 
     /// Writes a change, unless the recording is full. The caller must have stopped the affected
     /// spaces and flushed their events.
-    pub(crate) fn write_change(&self, change: &Change) {
+    pub(crate) fn write_change(&self, change: &RecordedChange) {
         let mut bytes = Vec::new();
         change::encode_change(&mut bytes, change);
         if !self.is_over() && self.reserve(bytes.len()) {
-            self.send(Message::Bytes(bytes));
+            self.send(WriterMessage::Bytes(bytes));
         }
     }
 
@@ -188,15 +190,15 @@ impl Recording {
         }
         let name = lock(&self.origins).get(usize::from(origin)).cloned().unwrap_or_default();
         let mut bytes = Vec::new();
-        form::append_interface(&mut bytes, link, &name);
+        file_format::append_interface(&mut bytes, link, &name);
         // Sending under the lock puts the description before any chunk with a frame of this
         // interface.
-        self.send(Message::Bytes(bytes));
+        self.send(WriterMessage::Bytes(bytes));
         known.push((origin, link));
         u32::try_from(known.len() - 1).ok()
     }
 
-    fn send(&self, message: Message) {
+    fn send(&self, message: WriterMessage) {
         let to = lock(&self.to).clone();
         if to.is_none_or(|to| to.send(message).is_err()) {
             // The write failed, and `finish` reports the cause.
@@ -212,7 +214,7 @@ impl Recording {
         last.put_u32s(&[u32::from(self.is_over())]);
         last.put_u64s(&[beyond.blocks, beyond.bytes, beyond.since.unwrap_or(Time::MAX)]);
         last.put_text(digest);
-        self.send(Message::End(last));
+        self.send(WriterMessage::End(last));
         *lock(&self.to) = None;
         let thread = lock(&self.thread).take();
         let write_messages = thread.map(JoinHandle::join);
@@ -231,7 +233,7 @@ impl Recording {
 fn write_messages(
     mut file: File,
     first: Vec<u8>,
-    from: &Receiver<Message>,
+    from: &Receiver<WriterMessage>,
 ) -> std::io::Result<u64> {
     let mut digest = Sha256::new();
     let mut all = 0;
@@ -243,14 +245,14 @@ fn write_messages(
     write(&first, &mut digest)?;
     while let Ok(message) = from.recv() {
         match message {
-            Message::Bytes(bytes) => write(&bytes, &mut digest)?,
-            Message::End(mut rest) => {
+            WriterMessage::Bytes(bytes) => write(&bytes, &mut digest)?,
+            WriterMessage::End(mut rest) => {
                 // The padding is part of the digest, so the block must not need any padding of its
                 // own.
                 rest.resize(rest.len().next_multiple_of(4), 0);
                 let sum = digest.clone().chain_update(&rest).finalize();
                 let mut last = Vec::new();
-                form::append_local_block(&mut last, LocalBlockKind::End, |out| {
+                file_format::append_local_block(&mut last, LocalBlockKind::End, |out| {
                     out.extend_from_slice(&sum);
                     out.extend_from_slice(&rest);
                 });
@@ -309,7 +311,7 @@ impl EventRecorder {
 }
 
 impl Journal for EventRecorder {
-    fn event(&mut self, event: &SpaceEvent) {
+    fn record_event(&mut self, event: &SpaceEvent) {
         if !self.recording.is_over() {
             let begin = self.chunk.len();
             event::encode_event(&mut self.chunk, event);
@@ -317,7 +319,11 @@ impl Journal for EventRecorder {
         }
     }
 
-    fn pull(&mut self, event: &SpaceEvent, blocks: &mut dyn Iterator<Item = (Entry, &[u8])>) {
+    fn record_pull(
+        &mut self,
+        event: &SpaceEvent,
+        blocks: &mut dyn Iterator<Item = (Entry, &[u8])>,
+    ) {
         let SpaceEvent::Pull { now, .. } = event else { return };
         let (over, begin) = (self.recording.is_over(), self.chunk.len());
         if !over {
@@ -329,10 +335,10 @@ impl Journal for EventRecorder {
             all.bytes += u64::from(entry.pointer.length());
             if !over {
                 let Entry { context, marks, .. } = entry;
-                let framed = marks.link < Marks::DESCRIPTION_LINK && !entry.pointer.is_hole();
+                let framed = marks.link < Marks::DESCRIPTION_LINK_TYPE && !entry.pointer.is_hole();
                 let known =
                     framed.then(|| self.recording.interface_number(context.origin, marks.link));
-                form::append_entry(&mut self.chunk, &entry, bytes, known.flatten());
+                file_format::append_entry(&mut self.chunk, &entry, bytes, known.flatten());
             }
         }
         if over || !self.commit(begin) {
@@ -350,11 +356,11 @@ impl Journal for EventRecorder {
         }
         let chunk = std::mem::take(&mut self.chunk);
         let mut bytes = Vec::with_capacity(chunk.len() + 32);
-        form::append_local_block(&mut bytes, LocalBlockKind::Chunk, |out| {
-            out.put_u32s(&[self.space, form::saturating_u32(chunk.len())]);
+        file_format::append_local_block(&mut bytes, LocalBlockKind::Chunk, |out| {
+            out.put_u32s(&[self.space, file_format::saturating_u32(chunk.len())]);
         });
         bytes.extend_from_slice(&chunk);
-        self.recording.send(Message::Bytes(bytes));
+        self.recording.send(WriterMessage::Bytes(bytes));
     }
 }
 

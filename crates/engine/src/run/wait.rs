@@ -1,10 +1,10 @@
 //! The wait for the end of a run: limits, signals, failures, and periodic checks and reports.
 
-use super::{Alarm, FailureReporter, Progress, ProgressWatch, StopConditions};
-use crate::live::Live;
+use super::{FailureReporter, LatencyAlarm, Progress, ProgressWatch, StopConditions};
+use crate::live::PathHandle;
 use crate::path::starter::EndedSpace;
 use endpoint::process::Process;
-use runtime::control::Control;
+use runtime::control::PathControl;
 use runtime::failure::PathFailure;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
@@ -105,7 +105,7 @@ impl EndedSpaces<'_> {
 /// Waits until all spaces of a run have ended. Stops all paths at the first signal or at the time
 /// limit. Reports the failure of a path at once if other paths continue.
 pub(super) fn wait_for_end(
-    controls: &[Arc<Control>],
+    controls: &[Arc<PathControl>],
     until: StopConditions<'_>,
     (begin, mut alarms): (u64, Option<LatencyChecks<'_>>),
     done: &EventFd,
@@ -153,12 +153,12 @@ pub(super) fn wait_for_end(
 }
 
 /// Interval between two checks for blocks that exceed the latency bound, in ns.
-const CHECK_INTERVAL_NS: u64 = 1_000_000_000;
+const LATENCY_CHECK_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// Periodic checks for late blocks, and the alarm that reports them.
 pub(super) struct LatencyChecks<'f> {
-    alarm: Alarm<'f>,
-    live: &'f Live,
+    alarm: LatencyAlarm<'f>,
+    live: &'f PathHandle,
     /// Monotonic time of the next check for late blocks, in ns.
     next: u64,
     /// Monotonic time in ns of the next report of a breach. Breaches before this time are not
@@ -167,15 +167,18 @@ pub(super) struct LatencyChecks<'f> {
 }
 
 impl<'f> LatencyChecks<'f> {
-    pub(super) fn new(alarm: Option<Alarm<'f>>, live: Option<&'f Live>) -> Option<Self> {
+    pub(super) fn new(
+        alarm: Option<LatencyAlarm<'f>>,
+        live: Option<&'f PathHandle>,
+    ) -> Option<Self> {
         let (alarm, live) = alarm.zip(live)?;
         live.latency()?;
-        let next = sys::clock::monotonic_ns().saturating_add(CHECK_INTERVAL_NS);
+        let next = sys::clock::monotonic_ns().saturating_add(LATENCY_CHECK_INTERVAL_NS);
         Some(Self { alarm, live, next, quiet_until_ns: 0 })
     }
 
     fn check(&mut self, now: u64) {
-        self.next = now.saturating_add(CHECK_INTERVAL_NS);
+        self.next = now.saturating_add(LATENCY_CHECK_INTERVAL_NS);
         if now < self.quiet_until_ns {
             return;
         }
@@ -215,7 +218,7 @@ impl<'f> ProgressReports<'f> {
     /// Performs the step that is due: queries the sources for the next report or, if they have been
     /// queried, calls the callback with their responses. `stopped` is true if the paths were
     /// stopped.
-    fn advance(&mut self, controls: &[Arc<Control>], now: u64, stopped: bool) {
+    fn advance(&mut self, controls: &[Arc<PathControl>], now: u64, stopped: bool) {
         self.has_queried = !self.has_queried;
         if self.has_queried {
             controls.iter().for_each(|control| control.request_positions());

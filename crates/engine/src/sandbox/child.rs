@@ -6,23 +6,23 @@
 //! space waits. Through that socket it reports errors, panics and forbidden system calls.
 
 use super::limits::{ADDRESS_SPACE_BYTES_MAX, stream_config};
-use super::message::{self, FilterSpec, MESSAGE_MAX, MessageDefect};
-use super::state::{self, Account, StateCollector, StateRecord};
+use super::message::{self, FilterSpec, MESSAGE_SIZE_MAX, MessageDefect};
+use super::state::{self, SandboxCounters, StateCollector, StateRecord};
 use crate::description::{with_description, zero_counts};
 use crate::pools::{create_unlogged_pool, intake_config_for_length};
 use crate::registry::MachineRegistry;
 use buffer::Fault;
 use buffer::pool::PoolConfig;
 use buffer::signal::Doorbell;
-use buffer::stream::{self, BlockRead, Input, Offer, Output};
+use buffer::stream::{self, BlockReadResult, Input, Offer, Output};
 use endpoint::{Failure, Intake, Sink, Source, SourceCounters, SourceStatus};
 use filter::{Amount, Batch, Counts, Description, Filter, Report, Time};
 use pipeline::Registry as _;
-use runtime::control::Control;
+use runtime::control::PathControl;
 use runtime::failure::{FailureCause, PathFailure};
 use runtime::space::assemble::Assembly;
+use runtime::space::class_selection::SelectedClasses as Classes;
 use runtime::space::node::{Node, Operator, SinkOperator, SourceOperator};
-use runtime::space::select::SelectedClasses as Classes;
 use runtime::space::{Clock, GENERAL_INTAKE, Input as SpaceInput, Space, SpaceOptions, SpaceParts};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::{confine, descriptor};
 
 /// The command-line argument that makes this program run an untrusted filter.
-pub(super) const SERVE_ARGUMENT: &str = "serve-untrusted-filter";
+pub(super) const SERVE_UNTRUSTED_FILTER_ARGUMENT: &str = "serve-untrusted-filter";
 /// The message that the filter is ready, sent once the process has given up its privileges.
 pub(super) const READY_MESSAGE: &[u8] = b"ready";
 
@@ -42,25 +42,27 @@ const FILTER_NODE_INDEX: usize = 1;
 const EXIT_STATUS_FAILED: u8 = 101;
 
 /// True once this program has declared that it can be started to run untrusted filters.
-static CAN_SERVE: AtomicBool = AtomicBool::new(false);
+static CAN_SERVE_UNTRUSTED_FILTERS: AtomicBool = AtomicBool::new(false);
 
-/// Returns true if this program can run untrusted filters, that is, has called [`serve_if_asked`].
-pub(super) fn can_serve() -> bool {
-    CAN_SERVE.load(Ordering::Relaxed)
+/// Returns true if this program can run untrusted filters, that is, has called
+/// [`serve_untrusted_filter_if_asked`].
+pub(super) fn can_serve_untrusted_filters() -> bool {
+    CAN_SERVE_UNTRUSTED_FILTERS.load(Ordering::Relaxed)
 }
 
 /// Runs an untrusted filter if this process was started to run one, and returns the exit status;
 /// otherwise returns `None`. A program that runs paths must call this function first; otherwise
 /// `untrusted=yes` is unavailable.
 #[must_use]
-pub fn serve_if_asked() -> Option<u8> {
+pub fn serve_untrusted_filter_if_asked() -> Option<u8> {
     let mut words = std::env::args_os().skip(1);
-    let alone = words.next().is_some_and(|word| word == SERVE_ARGUMENT) && words.next().is_none();
+    let alone = words.next().is_some_and(|word| word == SERVE_UNTRUSTED_FILTER_ARGUMENT)
+        && words.next().is_none();
     if !alone || !descriptor::is_seqpacket_socket(std::io::stdin()) {
-        CAN_SERVE.store(true, Ordering::Relaxed);
+        CAN_SERVE_UNTRUSTED_FILTERS.store(true, Ordering::Relaxed);
         return None;
     }
-    let ended = match serve() {
+    let ended = match serve_untrusted_filter() {
         Ok(()) => 0,
         Err(why) => {
             confine::report(&why);
@@ -70,7 +72,7 @@ pub fn serve_if_asked() -> Option<u8> {
     Some(ended)
 }
 
-fn serve() -> Result<(), String> {
+fn serve_untrusted_filter() -> Result<(), String> {
     let describe = |error: sys::Error| error.to_string();
     confine::set_parent_death_signal().map_err(describe)?;
     confine::close_all_but_standard_streams().map_err(describe)?;
@@ -83,11 +85,17 @@ fn serve() -> Result<(), String> {
     let [from, to] = <[OwnedFd; 2]>::try_from(sockets).map_err(|_| "two sockets are missing")?;
     let offer = Offer::receive(from).map_err(|error| error.to_string())?;
     let input = offer.ok_or("the path has ended")?.open().map_err(|error| error.to_string())?;
-    let (output, sent) = stream::send_to(&stream_config(2), vec![to]).map_err(describe)?;
+    let (output, sent) =
+        stream::stream_to_sockets(&stream_config(2), vec![to]).map_err(describe)?;
     sent.into_iter().collect::<sys::Result<Vec<()>>>().map_err(describe)?;
-    let reader = Reader { input, message: vec![0; MESSAGE_MAX], pending: None, unreleased: false };
+    let reader = InputStreamReader {
+        input,
+        message: vec![0; MESSAGE_SIZE_MAX],
+        pending: None,
+        unreleased: false,
+    };
     let output = Arc::new(Mutex::new(Some(output)));
-    let streams = Streams { reader: Arc::new(Mutex::new(reader)), output };
+    let streams = SandboxStreams { reader: Arc::new(Mutex::new(reader)), output };
     let (space, held_max) = build_space(&wanted, &streams)?;
     stream::fix_processor_count();
     std::panic::set_hook(Box::new(|_| {}));
@@ -99,16 +107,16 @@ fn serve() -> Result<(), String> {
 /// The input and output streams of a sandbox process, shared by its space and by the loop that runs
 /// the space.
 #[derive(Clone, Debug)]
-struct Streams {
+struct SandboxStreams {
     /// The stream of input blocks. The process sleeps while this stream is empty.
-    reader: Arc<Mutex<Reader>>,
+    reader: Arc<Mutex<InputStreamReader>>,
     /// The stream of output blocks, or `None` once the output has ended.
     output: Arc<Mutex<Option<Output>>>,
 }
 
 /// The reader of a sandbox process's input stream.
 #[derive(Debug)]
-struct Reader {
+struct InputStreamReader {
     input: Input,
     /// The latest message from the path; it stays here until it has been processed.
     message: Vec<u8>,
@@ -117,8 +125,8 @@ struct Reader {
     unreleased: bool,
 }
 
-impl Streams {
-    fn lock_reader(&self) -> MutexGuard<'_, Reader> {
+impl SandboxStreams {
+    fn lock_reader(&self) -> MutexGuard<'_, InputStreamReader> {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -140,13 +148,13 @@ impl Streams {
     }
 }
 
-impl Reader {
-    fn next(&mut self) -> Result<BlockRead, Fault> {
+impl InputStreamReader {
+    fn next(&mut self) -> Result<BlockReadResult, Fault> {
         if let Some(length) = self.pending {
-            return Ok(BlockRead::Block(length));
+            return Ok(BlockReadResult::Block(length));
         }
         let piece = self.input.read_block(&mut self.message)?;
-        if let BlockRead::Block(length) = piece {
+        if let BlockReadResult::Block(length) = piece {
             self.pending = Some(length);
             self.unreleased = true;
         }
@@ -157,9 +165,9 @@ impl Reader {
     fn wait_for_message(&mut self) -> Option<&[u8]> {
         loop {
             match self.next().ok()? {
-                BlockRead::Block(length) => return self.message.get(..length),
-                BlockRead::Nothing => drop(self.input.wait(None).ok()?),
-                BlockRead::End => return None,
+                BlockReadResult::Block(length) => return self.message.get(..length),
+                BlockReadResult::Nothing => drop(self.input.wait(None).ok()?),
+                BlockReadResult::End => return None,
             }
         }
     }
@@ -171,7 +179,7 @@ impl Reader {
     }
 
     /// Discards the latest message. The part of the ring that it occupies becomes free.
-    fn consume(&mut self) {
+    fn consume_message(&mut self) {
         self.pending = None;
         self.input.release();
     }
@@ -179,14 +187,14 @@ impl Reader {
 
 /// Builds the space of a sandbox process. It contains one filter between the input stream and the
 /// output stream.
-fn build_space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), String> {
+fn build_space(wanted: &FilterSpec, streams: &SandboxStreams) -> Result<(Space, u32), String> {
     let missing = || format!("no filter is called `{}`", wanted.name);
     let description = MachineRegistry::Local.find_filter(&wanted.name).ok_or_else(missing)?;
     let make = description.constructor.ok_or_else(missing)?;
     let arguments = wanted.arguments(description).with_compiler(MachineRegistry::Local.compiler());
-    let arguments = arguments.with_key_reader(MachineRegistry::Local.keys());
+    let arguments = arguments.with_key_reader(MachineRegistry::Local.key_reader());
     let filter = make(&arguments).map_err(|mistake| mistake.to_string())?;
-    let (nodes, shape) = assemble_space(wanted, description, filter, streams);
+    let (nodes, shape) = assemble_nodes(wanted, description, filter, streams);
     let describe = |error: &dyn std::fmt::Display| error.to_string();
     let clock = if wanted.about.drives_clock { Clock::BlockTime(0) } else { Clock::Live };
     let space = Space::new(SpaceParts {
@@ -194,12 +202,12 @@ fn build_space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), S
         nodes,
         shape,
         intakes: vec![
-            create_unlogged_pool(intake_config_for_length(MESSAGE_MAX))
+            create_unlogged_pool(intake_config_for_length(MESSAGE_SIZE_MAX))
                 .map_err(|error| describe(&error))?,
         ],
         work: create_unlogged_pool(PoolConfig::default()).map_err(|error| describe(&error))?,
         inputs: vec![SpaceInput::Source { node: 0, intake: GENERAL_INTAKE }],
-        control: Arc::new(Control::new().map_err(|error| describe(&error))?),
+        control: Arc::new(PathControl::new().map_err(|error| describe(&error))?),
         doorbell: Arc::new(Doorbell::new()),
         clock,
         // The filter's state contains times of the path's clock.
@@ -209,16 +217,16 @@ fn build_space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), S
     Ok((space, description.state.held_max))
 }
 
-fn assemble_space(
+fn assemble_nodes(
     wanted: &FilterSpec,
     description: &'static Description,
     filter: Filter,
-    streams: &Streams,
-) -> (Vec<Node>, runtime::space::shape::GraphShape) {
+    streams: &SandboxStreams,
+) -> (Vec<Node>, runtime::space::graph_shape::GraphShape) {
     let mut assembly = Assembly::default();
-    let inlet = Inlet { streams: streams.clone(), given: Amount::default() };
+    let inlet = SandboxSource { streams: streams.clone(), given: Amount::default() };
     let source = Operator::Source(SourceOperator::new(Box::new(inlet)));
-    let outlet = Outlet { streams: streams.clone(), written: Amount::default() };
+    let outlet = SandboxSink { streams: streams.clone(), written: Amount::default() };
     let sink = Operator::Sink(SinkOperator::new(Box::new(outlet)));
     let from = assembly.add_node(Node::new("inlet", 0, source, Counts::default()));
     let (filter, counts) = (Operator::Filter(filter), zero_counts(description));
@@ -236,7 +244,7 @@ fn assemble_space(
 }
 
 /// Processes blocks until the stream ends, then releases held blocks and sends the counters.
-fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<(), String> {
+fn process_blocks(mut space: Space, streams: &SandboxStreams, held_max: u32) -> Result<(), String> {
     while space.step() {
         if streams.lock_reader().decode_record().is_some() {
             // All earlier blocks have been processed, and their output has been written.
@@ -254,8 +262,8 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
             reader.input.release();
             continue;
         }
-        let waited = reader.input.wait(space.time_to_timer());
-        if let Err(fault) = waited.map(drop).or_else(ignore_lost_path) {
+        let waited = reader.input.wait(space.time_until_next_timer());
+        if let Err(fault) = waited.map(drop).or_else(ignore_path_end) {
             return Err(fault.to_string());
         }
     }
@@ -265,7 +273,8 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
             // This is a final report; its reader may already be gone.
             let account = results.nodes.iter().find(|node| node.number == FILTER_NODE_INDEX);
             let _ = account.map(|node| {
-                streams.write_message(&StateRecord::Account(Account::read(node)).encode())
+                streams
+                    .write_message(&StateRecord::Account(SandboxCounters::from_node(node)).encode())
             });
             *streams.lock_output() = None;
             Ok(())
@@ -289,7 +298,7 @@ fn failure_message(failure: PathFailure) -> String {
 /// complete. After sending the state, also blocks until the next message from the path.
 fn save_or_restore_state(
     space: &mut Space,
-    streams: &Streams,
+    streams: &SandboxStreams,
     held_max: u32,
 ) -> Result<(), String> {
     let gone = || "the path has ended".to_owned();
@@ -299,7 +308,8 @@ fn save_or_restore_state(
         _ => return Err("the command of the path cannot be read".to_owned()),
     };
     if asked {
-        let account = space.node(FILTER_NODE_INDEX).map(Account::read).unwrap_or_default();
+        let account =
+            space.node(FILTER_NODE_INDEX).map(SandboxCounters::from_node).unwrap_or_default();
         streams.write_message(&StateRecord::Account(account).encode()).ok_or_else(gone)?;
         let mut give = |message: &[u8]| streams.write_message(message);
         let wake = space.save_sessions(FILTER_NODE_INDEX, &mut |session| {
@@ -311,10 +321,10 @@ fn save_or_restore_state(
         // The state may continue in another process, so this filter and its timers pause until the
         // path resumes it.
         let mut reader = streams.lock_reader();
-        reader.consume();
+        reader.consume_message();
         let resume = reader.wait_for_message().map(StateRecord::read);
         if resume == Some(Some(Ok(StateRecord::Resume))) {
-            reader.consume();
+            reader.consume_message();
         }
         return Ok(());
     }
@@ -325,7 +335,7 @@ fn save_or_restore_state(
             .wait_for_message()
             .map(|message| gathering.add_message(message))
             .ok_or_else(gone)?;
-        reader.consume();
+        reader.consume_message();
         if taken.map_err(|lie| format!("its state cannot be loaded: {lie}"))? {
             break;
         }
@@ -341,7 +351,7 @@ fn save_or_restore_state(
 
 /// Ignores the fault that the path has ended, because the next read reports that end anyway.
 /// Returns any other fault as an error.
-const fn ignore_lost_path(fault: Fault) -> Result<(), Fault> {
+const fn ignore_path_end(fault: Fault) -> Result<(), Fault> {
     match fault {
         Fault::Abandoned => Ok(()),
         fault => Err(fault),
@@ -351,12 +361,12 @@ const fn ignore_lost_path(fault: Fault) -> Result<(), Fault> {
 /// The source in the process of a sandboxed filter. It emits the blocks that the path has sent to
 /// the process.
 #[derive(Debug)]
-struct Inlet {
-    streams: Streams,
+struct SandboxSource {
+    streams: SandboxStreams,
     given: Amount,
 }
 
-impl Source for Inlet {
+impl Source for SandboxSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let mut gave = false;
         let mut reader = self.streams.lock_reader();
@@ -364,10 +374,10 @@ impl Source for Inlet {
         while intake.room() > 0 {
             let length = match reader.next().map_err(cannot)? {
                 // The loop that drives this space handles messages that are not blocks.
-                BlockRead::Block(_) if reader.decode_record().is_some() => break,
-                BlockRead::Block(length) => length,
-                BlockRead::Nothing => break,
-                BlockRead::End => return Ok(SourceStatus::End),
+                BlockReadResult::Block(_) if reader.decode_record().is_some() => break,
+                BlockReadResult::Block(length) => length,
+                BlockReadResult::Nothing => break,
+                BlockReadResult::End => return Ok(SourceStatus::End),
             };
             let message = reader.message.get(..length).unwrap_or_default();
             // The path checks origins, so any origin is accepted here.
@@ -390,12 +400,12 @@ impl Source for Inlet {
 
 /// The sink in the process of a sandboxed filter. It sends the filter's output back to the path.
 #[derive(Debug)]
-struct Outlet {
-    streams: Streams,
+struct SandboxSink {
+    streams: SandboxStreams,
     written: Amount,
 }
 
-impl Sink for Outlet {
+impl Sink for SandboxSink {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         let mut output = self.streams.lock_output();
         let Some(output) = output.as_mut() else { return Ok(()) };

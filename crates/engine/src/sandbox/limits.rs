@@ -5,7 +5,7 @@ use buffer::stream::Config;
 /// The reason for dropping input of a filter that has ended.
 pub const FILTER_ENDED: &str = "filter ended";
 /// The reason for dropping a block that, with its header, is longer than a ring accepts.
-pub const TOO_LONG: &str = "longer than a ring accepts";
+pub const BLOCK_TOO_LONG: &str = "longer than a ring accepts";
 
 /// Size of each ring in bytes, enough for two blocks of maximum length.
 const RING_BYTES: usize = 4 << 20;

@@ -3,7 +3,7 @@
 //! A block is a message of [`endpoint::message`].
 
 pub(super) use endpoint::message::{
-    MESSAGE_HEAD_SIZE, MESSAGE_MAX, MessageDefect, copy_into_intake, entry_without_frame,
+    MESSAGE_HEAD_SIZE, MESSAGE_SIZE_MAX, MessageDefect, copy_into_intake, entry_without_frame,
     message_length, read, write,
 };
 use filter::{Arguments, Description, SessionNumbers, Value};
@@ -55,7 +55,7 @@ impl FilterSpec {
         }
         let FilterContext { selected_classes, seed, numbers, reads_messages, .. } = &self.about;
         arguments
-            .with_classes(selected_classes.clone())
+            .with_selected_classes(selected_classes.clone())
             .with_seed(*seed)
             .with_session_numbers(*numbers)
             .with_message_input(*reads_messages)

@@ -20,29 +20,29 @@
 //! and the final report names the reason. docs/book/decisions/0030-untrusted-filters.md
 
 mod child;
-mod entrance;
-mod exit;
+mod input_half;
 mod limits;
 mod message;
+mod output_half;
 mod state;
 mod supervisor;
 
-pub use child::serve_if_asked;
+pub use child::serve_untrusted_filter_if_asked;
 
 use buffer::stream::{self, Offer};
-use child::{READY_MESSAGE, SERVE_ARGUMENT};
+use child::{READY_MESSAGE, SERVE_UNTRUSTED_FILTER_ARGUMENT};
 use endpoint::process::{Process, ProcessRole, StartedProcess};
 use endpoint::{Failure, Origins, Sink, Source};
-pub(crate) use entrance::InputHalf;
-pub(crate) use exit::OutputHalf;
 use filter::UNTRUSTED_PARAMETER;
+pub(crate) use input_half::InputHalf;
 use limits::stream_config;
-pub use limits::{ADDRESS_SPACE_BYTES_MAX, FILTER_ENDED, TOO_LONG};
+pub use limits::{ADDRESS_SPACE_BYTES_MAX, BLOCK_TOO_LONG, FILTER_ENDED};
 pub(crate) use message::FilterContext;
 use message::FilterSpec;
+pub(crate) use output_half::OutputHalf;
 use pipeline::graph::FilterUse;
 use runtime::space::node::{Node, Operator};
-pub(crate) use state::Account;
+pub(crate) use state::SandboxCounters;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,22 +64,22 @@ pub(crate) fn start(
     (helper, steps): (Option<&Path>, &RollbackLog),
 ) -> Result<StartedProcess, Failure> {
     let name = used.description.name;
-    let refused = |why: &dyn std::fmt::Display| Failure::new("start", target(name), why);
-    if helper.is_none() && !child::can_serve() {
+    let refused = |why: &dyn std::fmt::Display| Failure::new("start", failure_target(name), why);
+    if helper.is_none() && !child::can_serve_untrusted_filters() {
         let why = "this program cannot run sandboxed filters";
         let hint = "name a program that does, such as the command `streamline`, as helper";
         return Err(refused(&why).with_hint(hint));
     }
     let message = serde_json::to_vec(&FilterSpec::new(used, about)).unwrap_or_default();
     let start = || -> sys::Result<_> {
-        steps.announce(StepResource::Descriptor, "the sockets of a process")?;
-        let (here, there) = descriptor::pair()?;
-        let (entrance, inlet) = descriptor::pair()?;
-        let (exit, outlet) = descriptor::pair()?;
-        steps.announce(StepResource::Thread, "a process for a filter")?;
-        let kept = HelperProcess::start(helper, &[SERVE_ARGUMENT], there)?;
-        steps.announce(StepResource::Memory, "a ring to it")?;
-        let (mut output, sent) = stream::send_to(&stream_config(1), vec![entrance])?;
+        steps.announce_creation(StepResource::Descriptor, "the sockets of a process")?;
+        let (here, there) = descriptor::socket_pair()?;
+        let (entrance, inlet) = descriptor::socket_pair()?;
+        let (exit, outlet) = descriptor::socket_pair()?;
+        steps.announce_creation(StepResource::Thread, "a process for a filter")?;
+        let kept = HelperProcess::start(helper, &[SERVE_UNTRUSTED_FILTER_ARGUMENT], there)?;
+        steps.announce_creation(StepResource::Memory, "a ring to it")?;
+        let (mut output, sent) = stream::stream_to_sockets(&stream_config(1), vec![entrance])?;
         sent.into_iter().collect::<sys::Result<Vec<()>>>()?;
         output.set_waking_overrides(stream::WakingOverrides {
             sleep_limit: Some(supervisor::CHECK_INTERVAL),
@@ -108,7 +108,9 @@ pub(crate) fn start(
         };
         return Err(refused(&why));
     }
-    steps.announce(StepResource::Memory, "a ring from it").map_err(|error| refused(&error))?;
+    steps
+        .announce_creation(StepResource::Memory, "a ring from it")
+        .map_err(|error| refused(&error))?;
     let offer = Offer::receive(exit).map_err(|error| refused(&error))?;
     let offer = offer.ok_or_else(|| refused(&"its process has ended"))?;
     let input = offer.open().map_err(|error| refused(&error))?;
@@ -141,6 +143,6 @@ pub(crate) fn as_output_half(node: &mut Node) -> Option<&mut OutputHalf> {
 /// The role of an untrusted filter's process, which is always between two nodes.
 pub(crate) const PROCESS_ROLE: ProcessRole = ProcessRole::Middle;
 
-fn target(name: &str) -> String {
+fn failure_target(name: &str) -> String {
     format!("`{name}` with {}=yes", UNTRUSTED_PARAMETER.name)
 }

@@ -14,12 +14,12 @@
 //!
 //! State from a process is untrusted; it is bounded and checked before use ([`StateCollector`]).
 
-use super::message::{self, MESSAGE_HEAD_SIZE, MESSAGE_MAX, MessageDefect};
+use super::message::{self, MESSAGE_HEAD_SIZE, MESSAGE_SIZE_MAX, MessageDefect};
 use crate::description::HOLD_BYTES_MAX;
 use abi::{BlockFlags, BlockMetadata, Entry};
 use filter::{Counts, Description};
 use runtime::space::node::Node;
-use runtime::space::saved::{SavedBlock, SavedSession, SavedState};
+use runtime::space::saved_state::{SavedBlock, SavedSession, SavedState};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// The flag that marks a message as a state record. No block may have this flag.
@@ -49,12 +49,12 @@ pub(super) enum StateRecord<'m> {
     /// Confirms that the state is restored.
     Restored,
     /// Counters that the filter reports.
-    Account(Account),
+    Account(SandboxCounters),
 }
 
 /// Counters that a sandboxed filter reports, counted since its start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Account {
+pub(crate) struct SandboxCounters {
     /// Number of blocks that the filter received.
     pub(crate) taken: u64,
     /// Number of blocks that the filter emitted.
@@ -70,9 +70,9 @@ pub(crate) struct Account {
     pub(super) counters: Vec<u64>,
 }
 
-impl Account {
+impl SandboxCounters {
     /// Reads the counters of a node that runs a filter.
-    pub(super) fn read(node: &Node) -> Self {
+    pub(super) fn from_node(node: &Node) -> Self {
         let Counts { made, consumed, held, dropped, evicted, no_room, .. } = &node.counts;
         let flow = &node.flow;
         let (taken, given) = (node.total_taken().blocks, flow.routed.blocks);
@@ -90,7 +90,7 @@ impl Account {
 
     /// Converts the report to filter counters. Ignores values for which the description has no
     /// counter.
-    pub(super) fn counts(&self, description: &Description) -> Counts {
+    pub(super) fn to_counts(&self, description: &Description) -> Counts {
         let mut counts = Counts::new(description.reasons.len(), description.counters.len());
         counts.unanswered.iter_mut().zip(&self.unanswered).for_each(|(to, from)| *to = *from);
         counts.counters.iter_mut().zip(&self.counters).for_each(|(to, from)| *to = *from);
@@ -101,12 +101,12 @@ impl Account {
 /// Type of the record [`StateRecord::Save`] in a message header; the constants below are the types
 /// of the other records. The header stores the type in the field that holds the session of a block.
 const SAVE_RECORD_TYPE: u32 = 1;
-const RESUME: u32 = 2;
-const SESSION: u32 = 3;
-const HELD: u32 = 4;
-const END: u32 = 5;
-const RESTORED: u32 = 6;
-const ACCOUNT: u32 = 7;
+const RESUME_RECORD_TYPE: u32 = 2;
+const SESSION_RECORD_TYPE: u32 = 3;
+const HELD_RECORD_TYPE: u32 = 4;
+const END_RECORD_TYPE: u32 = 5;
+const RESTORED_RECORD_TYPE: u32 = 6;
+const ACCOUNT_RECORD_TYPE: u32 = 7;
 
 impl<'m> StateRecord<'m> {
     /// Decodes a record. Returns `None` if the message is a block, even an invalid one.
@@ -123,21 +123,23 @@ impl<'m> StateRecord<'m> {
         let from = &mut body;
         let read = match kind {
             SAVE_RECORD_TYPE => Self::Save,
-            RESUME => Self::Resume,
-            RESTORED => Self::Restored,
-            SESSION => Self::Session(read_word(from)?, read_word(from)?, std::mem::take(from)),
-            HELD => {
+            RESUME_RECORD_TYPE => Self::Resume,
+            RESTORED_RECORD_TYPE => Self::Restored,
+            SESSION_RECORD_TYPE => {
+                Self::Session(read_word(from)?, read_word(from)?, std::mem::take(from))
+            }
+            HELD_RECORD_TYPE => {
                 Self::Held(read_word(from)?.try_into().ok()?, read_word(from)?.try_into().ok()?)
             }
-            END => {
+            END_RECORD_TYPE => {
                 let (wakes, at) = (read_word(from)?, read_word(from)?);
                 Self::End((wakes == 1).then_some(at))
             }
-            ACCOUNT => {
+            ACCOUNT_RECORD_TYPE => {
                 let (taken, given, received_or_made, accounted_for) =
                     (read_word(from)?, read_word(from)?, read_word(from)?, read_word(from)?);
                 let (unanswered, counters) = (read_u64_list(from)?, read_u64_list(from)?);
-                Self::Account(Account {
+                Self::Account(SandboxCounters {
                     taken,
                     given,
                     received_or_made,
@@ -157,33 +159,33 @@ impl<'m> StateRecord<'m> {
         let mut put = |word: u64| body.extend_from_slice(&word.to_le_bytes());
         let kind = match self {
             Self::Save => SAVE_RECORD_TYPE,
-            Self::Resume => RESUME,
-            Self::Restored => RESTORED,
+            Self::Resume => RESUME_RECORD_TYPE,
+            Self::Restored => RESTORED_RECORD_TYPE,
             Self::Session(key, lists, bytes) => {
                 put(*key);
                 put(*lists);
                 body.extend_from_slice(bytes);
-                SESSION
+                SESSION_RECORD_TYPE
             }
             Self::Held(list, key) => {
                 put(u64::from(*list));
                 put(u64::from(*key));
-                HELD
+                HELD_RECORD_TYPE
             }
             Self::End(wake) => {
                 put(u64::from(wake.is_some()));
                 put(wake.unwrap_or_default());
-                END
+                END_RECORD_TYPE
             }
             Self::Account(account) => {
-                let Account { taken, given, received_or_made, accounted_for, .. } = account;
-                let Account { unanswered, counters, .. } = account;
+                let SandboxCounters { taken, given, received_or_made, accounted_for, .. } = account;
+                let SandboxCounters { unanswered, counters, .. } = account;
                 [*taken, *given, *received_or_made, *accounted_for].into_iter().for_each(&mut put);
                 for all in [unanswered, counters] {
                     put(all.len() as u64);
                     all.iter().copied().for_each(&mut put);
                 }
-                ACCOUNT
+                ACCOUNT_RECORD_TYPE
             }
         };
         let context =
@@ -223,7 +225,7 @@ pub(super) fn send_session(
     put: &mut dyn FnMut(&[u8]) -> Option<()>,
 ) -> Option<()> {
     let session = StateRecord::Session(*key, lists.len() as u64, bytes).encode();
-    (session.len() <= MESSAGE_MAX).then(|| put(&session)).flatten()?;
+    (session.len() <= MESSAGE_SIZE_MAX).then(|| put(&session)).flatten()?;
     for (number, list) in (0..).zip(lists) {
         for SavedBlock { key, entry, frame } in list {
             put(&StateRecord::Held(number, *key).encode())?;
@@ -233,7 +235,7 @@ pub(super) fn send_session(
                 entry.marks.wire_length = entry.marks.wire_length.max(entry.marks.captured);
             }
             let block = [entry.as_bytes(), frame].concat();
-            (block.len() <= MESSAGE_MAX).then(|| put(&block)).flatten()?;
+            (block.len() <= MESSAGE_SIZE_MAX).then(|| put(&block)).flatten()?;
         }
     }
     Some(())
@@ -413,7 +415,7 @@ mod tests {
         assert_eq!(with(0, StateRecord::Save.encode()), Err(MessageDefect::State));
         // The state exceeds the size that a filter may have.
         let mut gathering = StateCollector::new(0, 1);
-        let long = vec![0; MESSAGE_MAX - MESSAGE_HEAD_SIZE - 16];
+        let long = vec![0; MESSAGE_SIZE_MAX - MESSAGE_HEAD_SIZE - 16];
         let refused = (0..=STATE_BYTES_MAX / long.len() as usize)
             .map(|key| gathering.add_message(&StateRecord::Session(key as u64, 0, &long).encode()))
             .find_map(Result::err);
@@ -422,14 +424,14 @@ mod tests {
 
     #[test]
     fn v18_every_state_record_decodes_to_the_encoded_one() {
-        let account = Account {
+        let account = SandboxCounters {
             taken: 1,
             given: 2,
             received_or_made: 3,
             accounted_for: 4,
-            ..Account::default()
+            ..SandboxCounters::default()
         };
-        let account = Account { unanswered: vec![5, 6], counters: vec![7], ..account };
+        let account = SandboxCounters { unanswered: vec![5, 6], counters: vec![7], ..account };
         let all = [
             StateRecord::Save,
             StateRecord::Resume,

@@ -12,7 +12,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use sys::confine::{EXIT_REFUSED_CALL, REFUSED_CALL_REPORT_BYTE, TEXT_REPORT_BYTE, syscall_name};
+use sys::confine::{
+    REFUSED_CALL_EXIT_STATUS, REFUSED_CALL_REPORT_BYTE, TEXT_REPORT_BYTE, syscall_name,
+};
 use sys::helper::HelperProcess;
 use sys::process_group::ProcessOutcome;
 
@@ -93,7 +95,7 @@ impl Supervisor {
     }
 
     /// Kills the process without a report, because its filter is no longer needed.
-    pub(super) fn release(&self) {
+    pub(super) fn kill_without_report(&self) {
         self.released.store(true, Ordering::Relaxed);
         self.process.kill();
     }
@@ -110,7 +112,7 @@ impl Supervisor {
     }
 
     /// Records that the input has ended and the process must therefore exit soon.
-    pub(super) fn close(&self) {
+    pub(super) fn record_input_end(&self) {
         self.input_ended.store(true, Ordering::Relaxed);
     }
 
@@ -226,7 +228,7 @@ impl Supervisor {
         });
         match (ended, words.as_slice()) {
             (
-                ProcessOutcome::Status(EXIT_REFUSED_CALL),
+                ProcessOutcome::Status(REFUSED_CALL_EXIT_STATUS),
                 [REFUSED_CALL_REPORT_BYTE, number @ ..],
             ) => {
                 let number = number.try_into().map_or(u32::MAX, u32::from_le_bytes);

@@ -5,8 +5,8 @@ use crate::common::{
     StopGuard, build_paths, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
 };
 use engine::change::ChangeError;
-use engine::live::Live;
-use engine::run::{Outcome, StopConditions, run};
+use engine::live::PathHandle;
+use engine::run::{RunOutcome, StopConditions, run};
 use std::time::{Duration, Instant};
 use testkit::wait_until;
 
@@ -37,7 +37,11 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 
 /// Runs a request with a filter in a process of its own. Asserts that a parallel branch receives
 /// all blocks.
-fn run_with_branch<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
+fn run_with_branch<T>(
+    filter: &str,
+    file: &str,
+    act: impl FnOnce(&PathHandle) -> T,
+) -> (T, RunOutcome) {
     let text =
         format!("generate rate=20000 seq=yes | (({filter} | pcap {file}) + pcap {file}.all)");
     let paths = build_paths(&text);
@@ -60,7 +64,7 @@ fn run_with_branch<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) ->
 
 /// Asserts that the output of a request is a prefix of its input. Unless `ended` is true, the
 /// output must equal the input.
-fn assert_output_is_prefix(outcome: &Outcome, file: &str, ended: bool) {
+fn assert_output_is_prefix(outcome: &RunOutcome, file: &str, ended: bool) {
     let given = outcome.ledger.sources[0].1.given.blocks;
     let came = received_numbers(file);
     assert!(came.iter().copied().eq(0..came.len() as u64), "{file}: in order, each once");
@@ -68,7 +72,7 @@ fn assert_output_is_prefix(outcome: &Outcome, file: &str, ended: bool) {
 }
 
 /// Makes a change that must be refused, and returns the reason.
-pub(crate) fn expect_change_refusal(live: &Live, words: &str) -> String {
+pub(crate) fn expect_change_refusal(live: &PathHandle, words: &str) -> String {
     match edit(live, words) {
         Err(ChangeError::Refused(why)) => why,
         other => panic!("{words}: {other:?}"),

@@ -19,7 +19,7 @@ mod script;
 
 #[allow(clippy::print_stdout, reason = "as the harness says it that it stands for")]
 fn main() -> std::process::ExitCode {
-    if let Some(status) = engine::sandbox::serve_if_asked() {
+    if let Some(status) = engine::sandbox::serve_untrusted_filter_if_asked() {
         return status.into();
     }
     let tests = || moves::TESTS.iter().chain(hostile::TESTS);

@@ -5,16 +5,16 @@ use crate::common::{TIME_LIMIT, edit_losslessly, received_numbers, run_while, wa
 use crate::hostile::expect_change_refusal;
 use crate::record::{Folder, record_run, replay_run};
 use crate::script::{
-    CONNECTIONS, OutputBlock, assert_one_session_per_connection, run_script_with_request,
+    CONNECTION_COUNT, OutputBlock, assert_one_session_per_connection, run_script_with_request,
     tcp_blocks_held,
 };
-use engine::build::Settings;
+use engine::build::RunSettings;
 use engine::change::change;
 use engine::digest::changed_lines;
-use engine::live::Live;
+use engine::live::PathHandle;
 use engine::record::{Completeness, Record};
 use engine::registry::MachineRegistry;
-use engine::run::Outcome;
+use engine::run::RunOutcome;
 use filter::testing::Node;
 use filter::{Description, FilterKind, StateScope};
 use pipeline::Registry as _;
@@ -49,21 +49,24 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 
 /// Returns the output of a run without changes.
 fn output_without_changes() -> &'static [OutputBlock] {
-    static OUT: OnceLock<Vec<OutputBlock>> = OnceLock::new();
-    OUT.get_or_init(|| {
-        let (out, outcome) =
-            run_script_with_request(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |_| ());
+    static UNCHANGED_OUTPUT: OnceLock<Vec<OutputBlock>> = OnceLock::new();
+    UNCHANGED_OUTPUT.get_or_init(|| {
+        let (out, outcome) = run_script_with_request(
+            ("generate | tcp | http | pcap x", "tcp"),
+            CONNECTION_COUNT,
+            |_| (),
+        );
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
         let messages = out.iter().filter(|(_, class, _)| *class != 0).count();
-        assert!(messages >= CONNECTIONS as usize, "{messages}");
+        assert!(messages >= CONNECTION_COUNT as usize, "{messages}");
         out
     })
 }
 
 /// Asserts that `act` leaves the output of this request unchanged. Calls `act` while every message
 /// is half complete.
-fn assert_output_unchanged(line: &str, act: impl FnOnce(&Live)) -> Outcome {
-    let (out, outcome) = run_script_with_request((line, "tcp"), CONNECTIONS, act);
+fn assert_output_unchanged(line: &str, act: impl FnOnce(&PathHandle)) -> RunOutcome {
+    let (out, outcome) = run_script_with_request((line, "tcp"), CONNECTION_COUNT, act);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert!(output_without_changes() == out, "{line}: what comes out is the same, byte by byte");
     assert_one_session_per_connection(&outcome);
@@ -72,8 +75,8 @@ fn assert_output_unchanged(line: &str, act: impl FnOnce(&Live)) -> Outcome {
 
 /// Asserts that `tcp` runs in a thread of this process if `home` is true, and in a sandbox
 /// otherwise.
-fn assert_tcp_location(live: &Live, home: bool) {
-    assert_eq!(tcp_blocks_held(live), if home { u64::from(CONNECTIONS) } else { 0 });
+fn assert_tcp_location(live: &PathHandle, home: bool) {
+    assert_eq!(tcp_blocks_held(live), if home { u64::from(CONNECTION_COUNT) } else { 0 });
 }
 
 fn v18_tcp_and_http_upgrade_within_their_sandboxes() {
@@ -159,22 +162,23 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
     let folder = Folder::new("apart");
     let (record, live, again) = (folder.0.join("r"), folder.0.join("live"), folder.0.join("again"));
     let text = "generate rate=20000 seq=yes | dport untrusted=yes |all inspect | discard";
-    let (_, recorded) = record_run(text, Settings::default(), (&record, &live, 1 << 28), |live| {
-        wait_for_blocks(live, 100);
-        for words in ["upgrade dport", "move dport process", "move dport thread1"] {
-            let why = expect_change_refusal(live, words);
-            let expected =
-                "its state is in another process, and a record does not contain that state";
-            assert_eq!(why, expected, "{words}");
-            assert_eq!(
-                (live.request_text().as_deref(), live.change_count()),
-                (Some(text), 0),
-                "{words}"
-            );
-        }
-        wait_for_blocks(live, 100);
-        live.stop();
-    });
+    let (_, recorded) =
+        record_run(text, RunSettings::default(), (&record, &live, 1 << 28), |live| {
+            wait_for_blocks(live, 100);
+            for words in ["upgrade dport", "move dport process", "move dport thread1"] {
+                let why = expect_change_refusal(live, words);
+                let expected =
+                    "its state is in another process, and a record does not contain that state";
+                assert_eq!(why, expected, "{words}");
+                assert_eq!(
+                    (live.request_text().as_deref(), live.change_count()),
+                    (Some(text), 0),
+                    "{words}"
+                );
+            }
+            wait_for_blocks(live, 100);
+            live.stop();
+        });
     let read = Record::open(&record).expect("a record");
     assert_eq!(
         (read.completeness, read.changes),
@@ -194,7 +198,7 @@ fn v3_v18_sandboxed_filter_may_emit_blocks_of_a_new_source() {
         let both = format!("({} + {}) | {behind}", source("one"), source("two"));
         change(live, &Edit::ReplaceText(both), &Machine::example(), TIME_LIMIT).expect("a change");
         let came =
-            || live.counters(TIME_LIMIT).ledger.sources.get(1).map_or(0, |s| s.1.given.blocks);
+            || live.take_snapshot(TIME_LIMIT).ledger.sources.get(1).map_or(0, |s| s.1.given.blocks);
         wait_until("blocks of the new one", || came() > 100);
     });
     let given: u64 = outcome.ledger.sources.iter().map(|(_, source)| source.given.blocks).sum();

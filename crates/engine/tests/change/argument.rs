@@ -4,7 +4,7 @@
 use crate::common::{
     TIME_LIMIT, blocks_emitted, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
 };
-use crate::script::{CONNECTIONS, OutputBlock, run_script_with_request, tcp_blocks_held};
+use crate::script::{CONNECTION_COUNT, OutputBlock, run_script_with_request, tcp_blocks_held};
 use engine::change::{SwitchReport, change};
 use pipeline::edit::Edit;
 use pipeline::plan::Machine;
@@ -116,11 +116,11 @@ fn v3_refused_argument_leaves_the_path_unchanged() {
 #[test]
 fn v3_tcp_argument_change_keeps_connections_and_held_blocks() {
     let line = ("generate | tcp | http | pcap x", "tcp");
-    let (undisturbed, _) = run_script_with_request(line, CONNECTIONS, |_| {});
-    let (set_amid, outcome) = run_script_with_request(line, CONNECTIONS, |live| {
+    let (undisturbed, _) = run_script_with_request(line, CONNECTION_COUNT, |_| {});
+    let (set_amid, outcome) = run_script_with_request(line, CONNECTION_COUNT, |live| {
         for words in ["arg tcp gap=5s timeout=1h", "arg tcp held=1M", "arg tcp gap=2s"] {
             edit_losslessly(live, words);
-            assert_eq!(tcp_blocks_held(live), u64::from(CONNECTIONS), "{words}");
+            assert_eq!(tcp_blocks_held(live), u64::from(CONNECTION_COUNT), "{words}");
         }
         let text = live.request_text().expect("a text");
         assert_eq!(text, "generate | tcp gap=2s timeout=1h held=1M | http | pcap x");
@@ -133,9 +133,9 @@ fn v3_tcp_argument_change_keeps_connections_and_held_blocks() {
 fn v3_argument_change_reaches_all_replicas_and_their_sessions() {
     let line = ("--parallel=2 generate | tcp | regex POST |all pcap x", "tcp");
     let matched = |out: &[OutputBlock]| out.iter().filter(|(_, class, _)| *class == 1).count();
-    let (before, _) = run_script_with_request(line, CONNECTIONS, |_| {});
-    assert_eq!(matched(&before), CONNECTIONS as usize, "the first quarter of each message");
-    let (after, outcome) = run_script_with_request(line, CONNECTIONS, |live| {
+    let (before, _) = run_script_with_request(line, CONNECTION_COUNT, |_| {});
+    assert_eq!(matched(&before), CONNECTION_COUNT as usize, "the first quarter of each message");
+    let (after, outcome) = run_script_with_request(line, CONNECTION_COUNT, |live| {
         let replicas = live.plan().expect("a plan").replicas;
         assert!(replicas.iter().any(|copied| copied.spaces.len() == 2 && copied.nodes.len() == 2));
         let why = edit(live, "upgrade regex").expect_err("they have sessions").to_string();
@@ -146,5 +146,5 @@ fn v3_argument_change_reaches_all_replicas_and_their_sessions() {
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     // `regex` found its match before the change. With `keep=yes`, blocks of the three other
     // quarters and of the end of the connection get the same class.
-    assert_eq!(matched(&after), 5 * CONNECTIONS as usize);
+    assert_eq!(matched(&after), 5 * CONNECTION_COUNT as usize);
 }

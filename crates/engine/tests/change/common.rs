@@ -2,11 +2,11 @@
 //! duplicate or reorder a block.
 
 use endpoint::{Failure, Sink, SinkEntry};
-use engine::build::{BuiltPath, Settings, build};
+use engine::build::{BuiltPath, RunSettings, build};
 use engine::change::{ChangeError, SwitchReport, change};
-use engine::live::Live;
+use engine::live::PathHandle;
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, StopConditions, run};
+use engine::run::{RunOutcome, StopConditions, run};
 use filter::{Batch, Report, Time};
 use pipeline::edit::Edit;
 use pipeline::plan::{Machine, plan};
@@ -29,9 +29,9 @@ pub(crate) fn sink_blocks(file: &str) -> SinkBlocks {
 }
 
 /// A replacement for `pcap` that stores the numbers and classes of generated frames.
-struct NumberSink(SinkBlocks);
+struct RecordingSink(SinkBlocks);
 
-impl Sink for NumberSink {
+impl Sink for RecordingSink {
     fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         let number = |frame: &[u8]| u64::from_be_bytes(frame[42..50].try_into().expect("eight"));
         let blocks = batch.blocks().map(|(_, block)| (number(block.frame), block.pointer.class.0));
@@ -44,13 +44,13 @@ impl Sink for NumberSink {
     }
 }
 
-pub(crate) fn test_settings() -> Settings {
+pub(crate) fn test_settings() -> RunSettings {
     let description = endpoint::catalog::find_sink("pcap").expect("it is there").description;
     let entry = SinkEntry::new(description, |opening| {
         let file = opening.arguments.text("file").unwrap_or_default();
-        Ok(Box::new(NumberSink(sink_blocks(file))))
+        Ok(Box::new(RecordingSink(sink_blocks(file))))
     });
-    Settings { sinks: Box::leak(Box::new([entry])), ..Settings::default() }
+    RunSettings { sinks: Box::leak(Box::new([entry])), ..RunSettings::default() }
 }
 
 pub(crate) fn build_paths(text: &str) -> Vec<BuiltPath> {
@@ -58,7 +58,7 @@ pub(crate) fn build_paths(text: &str) -> Vec<BuiltPath> {
 }
 
 /// Builds the paths of a request with the sinks of these settings.
-pub(crate) fn build_paths_with_settings(text: &str, settings: Settings) -> Vec<BuiltPath> {
+pub(crate) fn build_paths_with_settings(text: &str, settings: RunSettings) -> Vec<BuiltPath> {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
@@ -68,7 +68,7 @@ pub(crate) fn build_paths_with_settings(text: &str, settings: Settings) -> Vec<B
 }
 
 /// A guard that stops a path when it is dropped, even if a test fails.
-pub(crate) struct StopGuard<'l>(pub(crate) &'l Live);
+pub(crate) struct StopGuard<'l>(pub(crate) &'l PathHandle);
 
 impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
@@ -78,7 +78,7 @@ impl Drop for StopGuard<'_> {
 
 /// Runs a request while `act` runs, then stops it. Asserts that no failure occurs and that the
 /// ledger balances.
-pub(crate) fn run_while<T>(text: &str, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
+pub(crate) fn run_while<T>(text: &str, act: impl FnOnce(&PathHandle) -> T) -> (T, RunOutcome) {
     let paths = build_paths(text);
     let live = paths[0].live();
     let (done, outcome) = std::thread::scope(|scope| {
@@ -93,13 +93,13 @@ pub(crate) fn run_while<T>(text: &str, act: impl FnOnce(&Live) -> T) -> (T, Outc
     (done, outcome)
 }
 
-pub(crate) fn edit(live: &Live, words: &str) -> Result<SwitchReport, ChangeError> {
+pub(crate) fn edit(live: &PathHandle, words: &str) -> Result<SwitchReport, ChangeError> {
     let words: Vec<&str> = words.split(' ').collect();
     change(live, &Edit::parse(&words).expect("an edit"), &Machine::example(), TIME_LIMIT)
 }
 
 /// Makes an edit. Asserts that it loses, duplicates and reorders no block.
-pub(crate) fn edit_losslessly(live: &Live, words: &str) -> SwitchReport {
+pub(crate) fn edit_losslessly(live: &PathHandle, words: &str) -> SwitchReport {
     let switched = edit(live, words).unwrap_or_else(|why| panic!("{words}: {why}"));
     let SwitchReport { lost, duplicated, reordered, draining, .. } = switched;
     assert_eq!((lost, duplicated, reordered, draining), (0, 0, 0, 0), "{words}: {switched}");
@@ -107,8 +107,8 @@ pub(crate) fn edit_losslessly(live: &Live, words: &str) -> SwitchReport {
 }
 
 /// Waits until the first source has emitted this many more blocks.
-pub(crate) fn wait_for_blocks(live: &Live, more: u64) {
-    let given = || live.counters(TIME_LIMIT).ledger.sources[0].1.given.blocks;
+pub(crate) fn wait_for_blocks(live: &PathHandle, more: u64) {
+    let given = || live.take_snapshot(TIME_LIMIT).ledger.sources[0].1.given.blocks;
     let from = given();
     while given() < from + more {
         assert!(!live.has_ended(), "it has ended");
@@ -116,7 +116,7 @@ pub(crate) fn wait_for_blocks(live: &Live, more: u64) {
     }
 }
 
-pub(crate) fn blocks_emitted(outcome: &Outcome) -> u64 {
+pub(crate) fn blocks_emitted(outcome: &RunOutcome) -> u64 {
     outcome.ledger.sources[0].1.given.blocks
 }
 

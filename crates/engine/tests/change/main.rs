@@ -1,14 +1,14 @@
 //! Tests of changes to running paths. Every block from a source must reach exactly one of the old
 //! and the new graph, in order, as the numbers in the blocks show.
 
-mod adapt;
+mod adaptation;
 mod arcs;
 mod argument;
 mod common;
-mod mix;
+mod mixed_changes;
 mod operands;
 mod origins;
-mod published;
+mod published_state;
 mod replicas;
 mod script;
 mod sessions;
@@ -111,7 +111,7 @@ fn v2_v3_drops_of_a_sink_are_counted_once_while_it_runs() {
     let text = "generate rate=20000 seq=yes | inspect | drop";
     let ((), outcome) = run_while(text, |live| {
         wait_for_blocks(live, 200);
-        let ledger = live.counters(TIME_LIMIT).ledger;
+        let ledger = live.take_snapshot(TIME_LIMIT).ledger;
         let drop = ledger.filters.iter().find(|row| row.name == "drop").expect("a row");
         let by_request: Vec<_> = drop.dropped.iter().map(|(why, n)| (why.text(), *n)).collect();
         assert_eq!(by_request, [("by request", drop.taken)]);

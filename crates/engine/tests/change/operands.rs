@@ -2,21 +2,21 @@
 //! and unchanged (docs/book/decisions/0047-operands.md).
 
 use crate::common::edit_losslessly;
-use crate::script::{CONNECTIONS, ledger_entry, run_script_with_request, tcp_blocks_held};
+use crate::script::{CONNECTION_COUNT, ledger_entry, run_script_with_request, tcp_blocks_held};
 
 /// Returns the sorted output of the request. Makes the edits while `tcp` holds a block of each
 /// connection and `http` holds half of a message head.
 fn output_with_edits(line: &str, edits: &[&str]) -> Vec<Vec<u8>> {
-    let (out, outcome) = run_script_with_request((line, "tcp"), CONNECTIONS, |live| {
+    let (out, outcome) = run_script_with_request((line, "tcp"), CONNECTION_COUNT, |live| {
         for words in edits {
             edit_losslessly(live, words);
             assert_eq!(
                 tcp_blocks_held(live),
-                u64::from(CONNECTIONS),
+                u64::from(CONNECTION_COUNT),
                 "{words}: what was held still is"
             );
             let section = ledger_entry(live, "boolean").expect("a row");
-            let both = 2 * u64::from(CONNECTIONS);
+            let both = 2 * u64::from(CONNECTION_COUNT);
             assert_eq!(section.held.blocks, both, "{words}: {section:?}");
         }
     });
@@ -34,7 +34,7 @@ fn v3_a12_change_while_operands_hold_blocks_loses_none() {
     let line = "generate | (tcp |80 http) ++ !tcp | pcap@thread0 x";
     let undisturbed = output_with_edits(line, &[]);
     // Four of the five frames of a connection carry data. The first is a TCP frame without data.
-    assert_eq!(undisturbed.len(), 4 * CONNECTIONS as usize);
+    assert_eq!(undisturbed.len(), 4 * CONNECTION_COUNT as usize);
     let edits = [
         "insert inspect before pcap",
         "upgrade tcp:1",
@@ -49,8 +49,8 @@ fn v3_a12_change_while_operands_hold_blocks_loses_none() {
 fn v3_a12_removed_operand_releases_waiting_blocks() {
     let line = "generate | tcp ++ bpf \"udp\" | pcap@thread0 x";
     let undisturbed = output_with_edits(line, &[]);
-    assert_eq!(undisturbed.len(), 5 * CONNECTIONS as usize);
-    let (out, outcome) = run_script_with_request((line, "tcp"), CONNECTIONS, |live| {
+    assert_eq!(undisturbed.len(), 5 * CONNECTION_COUNT as usize);
+    let (out, outcome) = run_script_with_request((line, "tcp"), CONNECTION_COUNT, |live| {
         edit_losslessly(live, "replace tcp with bpf \"tcp\"");
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

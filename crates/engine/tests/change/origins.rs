@@ -2,9 +2,9 @@
 
 use crate::common::{StopGuard, TIME_LIMIT, build_paths_with_settings};
 use endpoint::{Failure, Origins, Sink, SinkEntry};
-use engine::build::Settings;
+use engine::build::RunSettings;
 use engine::change::change;
-use engine::live::Live;
+use engine::live::PathHandle;
 use engine::run::{StopConditions, run};
 use filter::{Batch, Report, Time};
 use pipeline::edit::Edit;
@@ -33,13 +33,13 @@ impl Sink for SourceNameSink {
     }
 }
 
-fn test_settings() -> Settings {
+fn test_settings() -> RunSettings {
     let description = endpoint::catalog::find_sink("pcap").expect("it is there").description;
     let entry = SinkEntry::new(description, |opening| {
         let file = opening.arguments.text("file").unwrap_or_default();
         Ok(Box::new(SourceNameSink(file.to_owned(), opening.origins.clone())))
     });
-    Settings { sinks: Box::leak(Box::new([entry])), ..Settings::default() }
+    RunSettings { sinks: Box::leak(Box::new([entry])), ..RunSettings::default() }
 }
 
 fn source_names(file: &str) -> Vec<Option<String>> {
@@ -48,7 +48,7 @@ fn source_names(file: &str) -> Vec<Option<String>> {
 }
 
 /// Replaces the whole request. Asserts that no block is lost, duplicated or reordered.
-fn replace_request(live: &Live, line: &str) {
+fn replace_request(live: &PathHandle, line: &str) {
     let switched =
         change(live, &Edit::ReplaceText(line.to_owned()), &Machine::example(), TIME_LIMIT);
     let switched = switched.unwrap_or_else(|why| panic!("{line}: {why}"));

@@ -4,7 +4,7 @@ use crate::common::{
     TIME_LIMIT, blocks_emitted, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
 };
 use engine::change::{SwitchReport, reshape};
-use engine::live::Live;
+use engine::live::PathHandle;
 use pipeline::plan::{Costs, FilterCost, Machine};
 
 /// Returns a machine with this many processors, whose costs of `match` and `compress` are so high
@@ -13,14 +13,14 @@ fn costly_machine(processors: usize) -> Machine {
     let mut costs = Costs::default();
     for filter in ["match", "compress"] {
         let filter = filter.to_owned();
-        costs.set_filter(FilterCost { filter, kernel: false, block: 50_000.0, byte: 0.0 });
+        costs.set_filter_cost(FilterCost { filter, kernel: false, block: 50_000.0, byte: 0.0 });
     }
     Machine { processors, costs, ..Machine::example() }
 }
 
 /// Replicates filters for this many processors, or removes the replicas if `processors` is 1.
 /// Asserts that no block is lost, duplicated or reordered.
-fn replicate_for_processors(live: &Live, processors: usize) -> SwitchReport {
+fn replicate_for_processors(live: &PathHandle, processors: usize) -> SwitchReport {
     let switched = reshape(live, (&[], processors > 1), &costly_machine(processors), TIME_LIMIT);
     let switched = switched.unwrap_or_else(|why| panic!("{processors}: {why}"));
     assert_eq!(
@@ -31,7 +31,7 @@ fn replicate_for_processors(live: &Live, processors: usize) -> SwitchReport {
     switched
 }
 
-fn replica_count(live: &Live) -> usize {
+fn replica_count(live: &PathHandle) -> usize {
     live.plan().expect("a plan").replicas.iter().map(|copied| copied.spaces.len()).sum()
 }
 

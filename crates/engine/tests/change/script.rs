@@ -7,19 +7,19 @@ use endpoint::{
     Failure, Intake, Sink, SinkEntry, Source, SourceCounters, SourceEntry, SourceProperties,
     SourceStatus,
 };
-use engine::build::{Settings, build};
-use engine::live::Live;
+use engine::build::{RunSettings, build};
+use engine::live::PathHandle;
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, StopConditions, run};
+use engine::run::{RunOutcome, StopConditions, run};
 use filter::{Amount, Batch, Report, Time};
 use pipeline::plan::{Machine, plan};
 use runtime::ledger::NodeEntry;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use testkit::{Frame, Segment};
+use testkit::{Frame, TcpHeader};
 
 /// Number of connections in a long run of the scripted source.
-pub(crate) const CONNECTIONS: u32 = 10_000;
+pub(crate) const CONNECTION_COUNT: u32 = 10_000;
 
 /// An output block: its session, class and bytes.
 pub(crate) type OutputBlock = (u32, u32, Vec<u8>);
@@ -27,7 +27,7 @@ pub(crate) type OutputBlock = (u32, u32, Vec<u8>);
 /// A lock that lets one test at a time use the script and its output.
 static SCRIPT_LOCK: Mutex<()> = Mutex::new(());
 /// The frames that the next script emits.
-static FRAMES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+static SCRIPT_FRAMES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 /// Number of frames, from the first one on, that the script may emit until the test opens the gate
 /// further.
 static GATE_POSITION: AtomicUsize = AtomicUsize::new(0);
@@ -35,14 +35,14 @@ static GATE_POSITION: AtomicUsize = AtomicUsize::new(0);
 static SCRIPT_OUTPUT: Mutex<Vec<OutputBlock>> = Mutex::new(Vec::new());
 
 /// A source that emits the frames of the script up to [`GATE_POSITION`].
-struct Script {
+struct ScriptSource {
     next: usize,
     given: Amount,
 }
 
-impl Source for Script {
+impl Source for ScriptSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
-        let frames = FRAMES.lock().expect("no panic");
+        let frames = SCRIPT_FRAMES.lock().expect("no panic");
         let gate = GATE_POSITION.load(Ordering::Acquire).min(frames.len());
         while self.next < gate && intake.room() > 0 {
             let frame = &frames[self.next];
@@ -117,8 +117,8 @@ fn script_frames(connections: u32) -> (Vec<Vec<u8>>, usize) {
         let number = 7 + u32::try_from(from).expect("short");
         let (sequence, flags) = if part == SYN_INDEX { (6, 0x02) } else { (number, 0x10) };
         let payload = if part == SYN_INDEX { &[] } else { &payload[from..to] };
-        let ports = Segment { source: 4000, target: 80, window: 8192, ..Segment::default() };
-        let segment = Segment { sequence, flags, ..ports };
+        let ports = TcpHeader { source: 4000, target: 80, window: 8192, ..TcpHeader::default() };
+        let segment = TcpHeader { sequence, flags, ..ports };
         Frame::ethernet().ipv4(&source, "192.0.2.1").tcp(&segment, payload)
     };
     let parts = |part: usize| (0..connections).map(move |connection| frame(connection, part));
@@ -132,21 +132,21 @@ fn script_frames(connections: u32) -> (Vec<Vec<u8>>, usize) {
 pub(crate) fn run_script_with_request(
     (text, node): (&str, &str),
     connections: u32,
-    act: impl FnOnce(&Live),
-) -> (Vec<OutputBlock>, Outcome) {
+    act: impl FnOnce(&PathHandle),
+) -> (Vec<OutputBlock>, RunOutcome) {
     let _one = SCRIPT_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (frames, gate) = script_frames(connections);
-    *FRAMES.lock().expect("no panic") = frames;
+    *SCRIPT_FRAMES.lock().expect("no panic") = frames;
     GATE_POSITION.store(gate, Ordering::Release);
     SCRIPT_OUTPUT.lock().expect("no panic").clear();
     let source = endpoint::catalog::find_source("generate").expect("it is there").description;
     let sink = endpoint::catalog::find_sink("pcap").expect("it is there").description;
     let open: fn(&endpoint::OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> =
-        |_| Ok(Box::new(Script { next: 0, given: Amount::default() }));
-    let settings = Settings {
+        |_| Ok(Box::new(ScriptSource { next: 0, given: Amount::default() }));
+    let settings = RunSettings {
         sources: Box::leak(Box::new([SourceEntry::new(source, open)])),
         sinks: Box::leak(Box::new([SinkEntry::new(sink, |_| Ok(Box::new(OutputSink)))])),
-        ..Settings::default()
+        ..RunSettings::default()
     };
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
@@ -171,19 +171,19 @@ pub(crate) fn run_script_with_request(
 
 /// Returns the current ledger entry of the filter with this name, or `None` if there is no such
 /// filter.
-pub(crate) fn ledger_entry(live: &Live, name: &str) -> Option<NodeEntry> {
-    live.counters(TIME_LIMIT).ledger.filters.into_iter().find(|node| node.name == name)
+pub(crate) fn ledger_entry(live: &PathHandle, name: &str) -> Option<NodeEntry> {
+    live.take_snapshot(TIME_LIMIT).ledger.filters.into_iter().find(|node| node.name == name)
 }
 
 /// Returns the number of blocks that `tcp` holds, according to the path's counters.
-pub(crate) fn tcp_blocks_held(live: &Live) -> u64 {
+pub(crate) fn tcp_blocks_held(live: &PathHandle) -> u64 {
     ledger_entry(live, "tcp").map_or(0, |tcp| tcp.held.blocks)
 }
 
 /// Asserts that no connection was assigned a second session.
-pub(crate) fn assert_one_session_per_connection(outcome: &Outcome) {
+pub(crate) fn assert_one_session_per_connection(outcome: &RunOutcome) {
     let named = outcome.ledger.filters.iter().filter(|node| node.name == "tcp");
     let [tcp] = named.collect::<Vec<_>>()[..] else { panic!("one line: {:?}", outcome.ledger) };
     let new = tcp.counters.iter().find(|(name, _)| name == "new sessions").expect("sessions");
-    assert_eq!(new.1, u64::from(CONNECTIONS), "no connection began a second time");
+    assert_eq!(new.1, u64::from(CONNECTION_COUNT), "no connection began a second time");
 }

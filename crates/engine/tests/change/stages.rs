@@ -3,18 +3,18 @@
 
 use crate::common::{TIME_LIMIT, blocks_emitted, received_numbers, run_while, wait_for_blocks};
 use engine::change::{NodePlacement, reshape};
-use engine::live::Live;
+use engine::live::PathHandle;
 use pipeline::plan::{Costs, FilterCost, Machine};
 
 fn four_processor_machine() -> Machine {
     let mut costs = Costs::default();
     let filter = "match".to_owned();
-    costs.set_filter(FilterCost { filter, kernel: false, block: 50_000.0, byte: 0.0 });
+    costs.set_filter_cost(FilterCost { filter, kernel: false, block: 50_000.0, byte: 0.0 });
     Machine { costs, ..Machine::example() }
 }
 
 /// Moves these nodes. Asserts that no block is lost, duplicated or reordered.
-fn move_nodes(live: &Live, places: &[NodePlacement]) {
+fn move_nodes(live: &PathHandle, places: &[NodePlacement]) {
     let switched = reshape(live, (places, false), &four_processor_machine(), TIME_LIMIT);
     let switched = switched.unwrap_or_else(|why| panic!("{places:?}: {why}"));
     assert_eq!((switched.lost, switched.duplicated, switched.reordered), (0, 0, 0), "{switched}");

@@ -5,9 +5,9 @@ use crate::common::{
     Folder, assert_same_replays, inject_frames, random_frames, read_files, record_run, replay_run,
 };
 use endpoint::source::inject::Injector;
-use engine::build::Settings;
+use engine::build::RunSettings;
 use engine::change::{ChangeError, SwitchReport, change};
-use engine::live::Live;
+use engine::live::PathHandle;
 use engine::record::{Completeness, Record};
 use pipeline::edit::Edit;
 use pipeline::plan::Machine;
@@ -18,13 +18,13 @@ use testkit::Random;
 /// A time limit so long that no test reaches it.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-fn edit(live: &Live, words: &str) -> Result<SwitchReport, ChangeError> {
+fn edit(live: &PathHandle, words: &str) -> Result<SwitchReport, ChangeError> {
     let edit = Edit::parse(&words.split(' ').collect::<Vec<_>>()).expect(words);
     // The machine passed here is ignored: a recorded path is planned for the recorded machine.
-    change(live, &edit, &Machine::with_kernel(), TIME_LIMIT)
+    change(live, &edit, &Machine::example_with_kernel(), TIME_LIMIT)
 }
 
-fn edit_losslessly(live: &Live, words: &str) {
+fn edit_losslessly(live: &PathHandle, words: &str) {
     let switched = edit(live, words).unwrap_or_else(|why| panic!("{words}: {why}"));
     let SwitchReport { lost, duplicated, reordered, .. } = switched;
     assert_eq!((lost, duplicated, reordered), (0, 0, 0), "{words}: {switched}");
@@ -37,7 +37,7 @@ fn assert_replayed(name: &str, line: &str, changes: &[&str]) {
     let frames = random_frames(&mut random, 60 * (changes.len() + 1));
     let injector = Injector::new(name).unwrap();
     let (text, seed) = (format!("inject {name} | {line}"), random.below(u64::MAX));
-    let outcome = assert_same_replays(name, &text, Settings::default(), |live| {
+    let outcome = assert_same_replays(name, &text, RunSettings::default(), |live| {
         let mut next = changes.iter();
         inject_frames(injector, &frames, seed, &mut |number| {
             if number % 60 == 59
@@ -137,7 +137,7 @@ fn v3_v10_random_changes_are_replayed_identically() {
         let line = *random.pick(&lines);
         let (text, seed) = (format!("inject {name} | {line}"), random.below(u64::MAX));
         let mut others = Random::new(random.below(u64::MAX));
-        assert_same_replays(&name, &text, Settings::default(), |live| {
+        assert_same_replays(&name, &text, RunSettings::default(), |live| {
             inject_frames(injector, &frames, seed, &mut |_| {
                 if !others.one_in(25) {
                     return;
@@ -185,7 +185,7 @@ pub(crate) fn record_changes(
     let (record, into) = (folder.0.join("r.pcapng"), folder.0.join("live"));
     let text = format!("inject {name} | {line}");
     let first = (&*record, &*into, 1 << 28);
-    let (_, digest) = record_run(&text, Settings::default(), first, |live| {
+    let (_, digest) = record_run(&text, RunSettings::default(), first, |live| {
         let mut next = changes.iter();
         inject_frames(injector, &frames, 3, &mut |number| {
             if number % 60 == 59
@@ -230,7 +230,7 @@ fn v3_v10_recorded_path_refuses_moves_into_the_kernel() {
     let first = (&*folder.0.join("r.pcapng"), &*folder.0.join("live"), 1 << 28);
     let injector = Injector::new("v3-v10-kernel").unwrap();
     let text = "inject v3-v10-kernel | ip | pcap all.pcap";
-    record_run(text, Settings::default(), first, |live| {
+    record_run(text, RunSettings::default(), first, |live| {
         let injector = injector;
         let why = edit(live, "move ip kernel").expect_err("it is recorded").to_string();
         assert!(
@@ -248,7 +248,7 @@ fn v10_v18_recorded_path_refuses_moves_to_a_sandbox() {
     let first = (&*folder.0.join("r.pcapng"), &*folder.0.join("live"), 1 << 28);
     let injector = Injector::new("v10-v18-sandbox").unwrap();
     let text = "inject v10-v18-sandbox | tcp gap=1ms | pcap all.pcap";
-    record_run(text, Settings::default(), first, |live| {
+    record_run(text, RunSettings::default(), first, |live| {
         let injector = injector;
         let why = edit(live, "move tcp sandbox").expect_err("it is recorded").to_string();
         assert_eq!(

@@ -1,24 +1,24 @@
 //! Fixtures for recording and replaying paths: runs, comparisons and frames.
 
 use endpoint::source::inject::{InjectOutcome, Injector};
-use engine::build::{PathOptions, Settings, build_with};
+use engine::build::{PathOptions, RunSettings, build_with_options};
 use engine::digest::{changed_lines, digest};
-use engine::kernel::point::AttachPoints;
-use engine::live::Live;
+use engine::kernel::shared_attach_point::AttachPoints;
+use engine::live::PathHandle;
 use engine::record::{
     Completeness, Record, RecordMode, Recording, RecordingHead, Replay, format_placement,
 };
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, StopConditions, run};
+use engine::run::{RunOutcome, StopConditions, run};
 use pipeline::plan::{Machine, Plan, plan};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use testkit::{Frame, Random, Segment};
+use testkit::{Frame, Random, TcpHeader};
 use wire::LinkType;
 
 /// A guard that stops a path when it is dropped, even if a test fails.
-struct StopGuard<'l>(&'l Live);
+struct StopGuard<'l>(&'l PathHandle);
 
 impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
@@ -55,10 +55,10 @@ pub(crate) fn plan_request(text: &str) -> (Plan, Machine) {
 /// Records a run of a request while `feed` provides the input. Returns the outcome and its digest.
 pub(crate) fn record_run(
     text: &str,
-    settings: Settings,
+    settings: RunSettings,
     (record, into, most): (&Path, &Path, u64),
-    feed: impl FnOnce(&Live),
-) -> (Outcome, String) {
+    feed: impl FnOnce(&PathHandle),
+) -> (RunOutcome, String) {
     let (plan, machine) = plan_request(text);
     let head = RecordingHead::new(text, &plan, &machine, settings.count);
     let recording =
@@ -69,7 +69,8 @@ pub(crate) fn record_run(
         output_directory: Some(into.to_owned()),
         ..PathOptions::default()
     };
-    let paths = build_with(&plan, settings, &AttachPoints::default(), &extras).expect("spaces");
+    let paths =
+        build_with_options(&plan, settings, &AttachPoints::default(), &extras).expect("spaces");
     let live = paths[0].live();
     live.set_request_text(text);
     let outcome = std::thread::scope(|scope| {
@@ -89,11 +90,11 @@ pub(crate) fn record_run(
 
 /// Replays a recording. Returns the outcome, its digest, and a flag that is true if the recording
 /// is shorter than the recorded run.
-pub(crate) fn replay_run(record: &Path, into: &Path) -> (Outcome, String, bool) {
+pub(crate) fn replay_run(record: &Path, into: &Path) -> (RunOutcome, String, bool) {
     let record = Record::open(record).expect("a record");
     let (plan, _) = plan_request(&record.head.request);
     assert_eq!(format_placement(&plan), record.head.layout);
-    let settings = Settings { count: record.head.count, ..Settings::default() };
+    let settings = RunSettings { count: record.head.count, ..RunSettings::default() };
     let replay = Replay::new(record);
     let record_mode = RecordMode::Replay(std::sync::Arc::clone(&replay));
     let extras = PathOptions {
@@ -101,7 +102,8 @@ pub(crate) fn replay_run(record: &Path, into: &Path) -> (Outcome, String, bool) 
         output_directory: Some(into.to_owned()),
         ..PathOptions::default()
     };
-    let paths = build_with(&plan, settings, &AttachPoints::default(), &extras).expect("spaces");
+    let paths =
+        build_with_options(&plan, settings, &AttachPoints::default(), &extras).expect("spaces");
     let outcome = run(paths, StopConditions::default()).expect("a run");
     let replayed = digest(&outcome);
     (outcome, replayed, replay.is_truncated())
@@ -129,9 +131,9 @@ pub(crate) fn read_files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 pub(crate) fn assert_same_replays(
     name: &str,
     text: &str,
-    settings: Settings,
-    feed: impl FnOnce(&Live),
-) -> Outcome {
+    settings: RunSettings,
+    feed: impl FnOnce(&PathHandle),
+) -> RunOutcome {
     let folder = Folder::new(name);
     let at = |name: &str| folder.0.join(name);
     let first = (&*at("r.pcapng"), &*at("live"), 1 << 28);
@@ -170,18 +172,18 @@ pub(crate) fn random_frames(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
             1 => frames.push(random.bytes(length)),
             2 => {
                 let whole = random.bytes(64);
-                frames.push(here().fragment(0, true).protocol(17, &whole));
+                frames.push(here().fragment(0, true).ip_payload(17, &whole));
                 if random.one_in(2) {
-                    frames.push(here().fragment(8, false).protocol(17, &random.bytes(16)));
+                    frames.push(here().fragment(8, false).ip_payload(17, &random.bytes(16)));
                 }
             }
             _ => {
                 let text = format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n");
-                let segment = Segment {
+                let segment = TcpHeader {
                     source: port,
                     target: 80,
                     sequence: next[flow],
-                    ..Segment::default()
+                    ..TcpHeader::default()
                 };
                 frames.push(here().tcp(&segment, text.as_bytes()));
                 next[flow] = next[flow].wrapping_add(text.len() as u32);

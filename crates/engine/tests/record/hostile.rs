@@ -4,7 +4,7 @@
 use crate::changes::record_changes;
 use crate::common::{Folder, replay_run};
 use engine::record::Record;
-use engine::run::Outcome;
+use engine::run::RunOutcome;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -31,26 +31,26 @@ const CHANGE_EVENT: u32 = 8;
 
 /// A block of the file: its kind if it is a local block, and its bytes.
 #[derive(Clone)]
-struct Block(Option<u32>, Vec<u8>);
+struct RecordFileBlock(Option<u32>, Vec<u8>);
 
 fn read_word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-fn split_blocks(mut bytes: &[u8]) -> Vec<Block> {
+fn split_blocks(mut bytes: &[u8]) -> Vec<RecordFileBlock> {
     let mut all = Vec::new();
     while bytes.len() >= 12 {
         let length = read_word(bytes, 4) as usize;
         let (block, rest) = bytes.split_at(length);
         let ours = (read_word(block, 0) == LOCAL_BLOCK_TYPE).then(|| read_word(block, 8));
-        all.push(Block(ours, block.to_vec()));
+        all.push(RecordFileBlock(ours, block.to_vec()));
         bytes = rest;
     }
     all
 }
 
-impl Block {
-    fn event(&self) -> Option<u32> {
+impl RecordFileBlock {
+    fn event_kind(&self) -> Option<u32> {
         (self.0 == Some(EVENT_KIND)).then(|| read_word(&self.1, 12))
     }
 
@@ -60,13 +60,13 @@ impl Block {
 
     /// Sets the number of blocks that this event claims to contain. The number follows the event's
     /// kind, node and time.
-    fn set_count(&mut self, count: u32) {
+    fn set_claimed_block_count(&mut self, count: u32) {
         self.set_bytes(28, &count.to_le_bytes());
     }
 }
 
 /// Encodes these blocks as a file, with correct chunk lengths and a correct digest.
-fn encode_file(mut blocks: Vec<Block>) -> Vec<u8> {
+fn encode_file(mut blocks: Vec<RecordFileBlock>) -> Vec<u8> {
     let mut inside: Option<(usize, u32)> = None;
     for at in 0..blocks.len() {
         match blocks[at].0 {
@@ -97,7 +97,7 @@ fn encode_file(mut blocks: Vec<Block>) -> Vec<u8> {
 
 /// Replays these bytes. Returns `None` if they cannot be opened. Panics if the replay does not end
 /// or its ledger does not balance.
-fn replay_bytes(bytes: &[u8], folder: &Path, what: &str) -> Option<Outcome> {
+fn replay_bytes(bytes: &[u8], folder: &Path, what: &str) -> Option<RunOutcome> {
     let record = folder.join("lies.pcapng");
     std::fs::write(&record, bytes).unwrap();
     Record::open(&record).ok()?;
@@ -113,13 +113,13 @@ fn replay_bytes(bytes: &[u8], folder: &Path, what: &str) -> Option<Outcome> {
     Some(outcome)
 }
 
-fn failure_text(outcome: &Outcome) -> String {
+fn failure_text(outcome: &RunOutcome) -> String {
     outcome.failures.iter().map(|failure| format!("{failure}\n")).collect()
 }
 
 /// Records a run of three spaces with four changes. Returns the path of the recording, and its
 /// blocks.
-fn record_four_changes(folder: &Folder, name: &str) -> (PathBuf, Vec<Block>) {
+fn record_four_changes(folder: &Folder, name: &str) -> (PathBuf, Vec<RecordFileBlock>) {
     let line = "tcp@thread1 gap=1ms | inspect | pcap@thread2 all.pcap";
     let changes =
         ["move inspect to thread2", "insert http after tcp", "upgrade tcp", "remove http"];
@@ -128,8 +128,8 @@ fn record_four_changes(folder: &Folder, name: &str) -> (PathBuf, Vec<Block>) {
     (record, blocks)
 }
 
-fn event_indices(blocks: &[Block], of: u32) -> Vec<usize> {
-    (0..blocks.len()).filter(|at| blocks[*at].event() == Some(of)).collect()
+fn event_indices(blocks: &[RecordFileBlock], of: u32) -> Vec<usize> {
+    (0..blocks.len()).filter(|at| blocks[*at].event_kind() == Some(of)).collect()
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn v10_recording_survives_decoding_and_encoding() {
 fn v10_excessive_counts_are_reported_with_their_offset() {
     let folder = Folder::new("lies-counts");
     let (_, whole) = record_four_changes(&folder, "lies-counts");
-    let begins = |blocks: &[Block], at: usize| -> usize {
+    let begins = |blocks: &[RecordFileBlock], at: usize| -> usize {
         blocks[..at].iter().map(|block| block.1.len()).sum()
     };
     for of in [PULL_EVENT, IMPORT_EVENT] {
@@ -152,7 +152,7 @@ fn v10_excessive_counts_are_reported_with_their_offset() {
             for count in [5000, u32::MAX] {
                 let what = format!("event {of}, block {at}, count {count}");
                 let mut blocks = whole.clone();
-                blocks[at].set_count(count);
+                blocks[at].set_claimed_block_count(count);
                 let byte = begins(&blocks, at);
                 let outcome = replay_bytes(&encode_file(blocks), &folder.0, &what).expect(&what);
                 let message = failure_text(&outcome);
@@ -186,7 +186,7 @@ fn v10_deadlock_around_a_recorded_change_is_reported() {
         let taken = event_indices(&whole[..at], IMPORT_EVENT);
         if let Some(last) = taken.last() {
             let mut blocks = whole.clone();
-            blocks[*last].set_count(900);
+            blocks[*last].set_claimed_block_count(900);
             let what = format!("900 before the change at {at}");
             let message =
                 failure_text(&replay_bytes(&encode_file(blocks), &folder.0, &what).expect(&what));
@@ -196,17 +196,18 @@ fn v10_deadlock_around_a_recorded_change_is_reported() {
 }
 
 /// Changes, removes, repeats or exchanges random blocks. Returns a description of the corruption.
-fn corrupt_block(blocks: &mut Vec<Block>, random: &mut Random) -> String {
+fn corrupt_block(blocks: &mut Vec<RecordFileBlock>, random: &mut Random) -> String {
     // Head and interfaces stay intact, so the same line is replayed.
     let first = blocks.iter().position(|block| block.0 == Some(CHUNK_KIND)).unwrap();
     let last = blocks.len() - 1;
     let any = random.within(first..last);
-    let events: Vec<usize> = (first..last).filter(|at| blocks[*at].event().is_some()).collect();
+    let events: Vec<usize> =
+        (first..last).filter(|at| blocks[*at].event_kind().is_some()).collect();
     let event = *random.pick(&events);
     let count = *random.pick(&[0, 1, 2, 63, 65, 4000, u32::MAX]);
     match random.within(0..8) {
         0 if blocks[event].1.len() > 32 => {
-            blocks[event].set_count(count);
+            blocks[event].set_claimed_block_count(count);
             format!("block {event} counts {count}")
         }
         1 => {

@@ -11,7 +11,7 @@ use common::{
     Folder, assert_same_replays, inject_frames, random_frames, read_files, record_run, replay_run,
 };
 use endpoint::source::inject::Injector;
-use engine::build::Settings;
+use engine::build::RunSettings;
 use engine::record::{Completeness, Record};
 use std::path::Path;
 use testkit::Random;
@@ -32,7 +32,7 @@ fn v10_paths_with_timers_and_holds_are_replayed_identically() {
         let frames = random_frames(&mut random, 400);
         let injector = Injector::new(&name).unwrap();
         let (text, seed) = (format!("inject {name} | {line}"), random.below(u64::MAX));
-        let outcome = assert_same_replays(&name, &text, Settings::default(), |_| {
+        let outcome = assert_same_replays(&name, &text, RunSettings::default(), |_| {
             inject_frames(injector, &frames, seed, &mut |_| ())
         });
         assert!(outcome.ledger.sources[0].1.given.blocks > 300, "{text}");
@@ -46,7 +46,7 @@ fn v10_replay_runs_no_program() {
     let injector = Injector::new("v10-exec").unwrap();
     // The program's output differs in every run.
     let text = "inject v10-exec | tcp gap=1ms | exec \"wc -c; date +%N; echo $$\" | files said.txt";
-    assert_same_replays("v10-exec", text, Settings::default(), |_| {
+    assert_same_replays("v10-exec", text, RunSettings::default(), |_| {
         inject_frames(injector, &frames, 3, &mut |_| ())
     });
 }
@@ -57,7 +57,7 @@ fn v10_replay_honours_the_block_limit() {
     let frames = random_frames(&mut random, 600);
     let injector = Injector::new("v10-count").unwrap();
     let text = "inject v10-count | (pcap one.pcap + (dport |80 pcap two.pcap))";
-    let settings = Settings { count: Some(150), ..Settings::default() };
+    let settings = RunSettings { count: Some(150), ..RunSettings::default() };
     assert_same_replays("v10-count", text, settings, |_| {
         inject_frames(injector, &frames, 5, &mut |_| ())
     });
@@ -72,7 +72,7 @@ fn v10_full_recording_is_replayed_to_its_end() {
     let injector = Injector::new("v10-full").unwrap();
     let text = "inject v10-full | (pcap all.pcap + (tcp gap=1ms | files all/))";
     let first = (&*at("r.pcapng"), &*at("live"), 1 << 16);
-    record_run(text, Settings::default(), first, |_| {
+    record_run(text, RunSettings::default(), first, |_| {
         inject_frames(injector, &frames, 1, &mut |_| ())
     });
     let record = Record::open(&at("r.pcapng")).unwrap();

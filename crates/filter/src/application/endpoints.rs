@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use wire::record::{Field, Writer};
 
 /// Maximum length in bytes of a value in its `Display` format. Longer text is truncated.
-const TEXT_MAX: usize = 1024;
+const TEXT_SIZE_MAX: usize = 1024;
 
 /// Addresses and ports of the client and the server of a connection or datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ fn write_address(writer: &mut Writer<'_>, field: Field, address: IpAddr) {
 
 /// Writes the value as text, in its `Display` format. If the text is truncated, marks the record.
 pub(super) fn write_display(writer: &mut Writer<'_>, field: Field, value: impl fmt::Display) {
-    let mut text = BoundedText { bytes: [0; TEXT_MAX], used: 0 };
+    let mut text = BoundedText { bytes: [0; TEXT_SIZE_MAX], used: 0 };
     if write!(text, "{value}").is_err() {
         writer.mark_truncated();
     }
@@ -62,7 +62,7 @@ pub(super) fn write_display(writer: &mut Writer<'_>, field: Field, value: impl f
 
 /// A text buffer of bounded size. Writing beyond its end fails, which stops formatting.
 struct BoundedText {
-    bytes: [u8; TEXT_MAX],
+    bytes: [u8; TEXT_SIZE_MAX],
     used: usize,
 }
 

@@ -192,11 +192,13 @@ const MPEG_SIGNATURE: Signature = Signature {
 /// Compiles the signature and creates the filter.
 fn make_filter(arguments: &Arguments, signature: &'static Signature) -> Result<Filter, Mistake> {
     /// Maximum size of an automaton in bytes; every signature above needs less.
-    const SIZE_MAX: usize = 4 << 20;
+    const AUTOMATON_SIZE_MAX: usize = 4 << 20;
     let compiled = |patterns: &[&str]| {
         let patterns: Vec<&[u8]> = patterns.iter().map(|pattern| pattern.as_bytes()).collect();
-        let automaton =
-            Automaton::new(&patterns, CompileOptions { size_max: SIZE_MAX, is_anchored: true });
+        let automaton = Automaton::new(
+            &patterns,
+            CompileOptions { size_max: AUTOMATON_SIZE_MAX, is_anchored: true },
+        );
         automaton.map_err(|wrong| wrong.into_mistake("sessions"))
     };
     let Signature { either_end: first, server_only: server, .. } = signature;
@@ -272,7 +274,7 @@ impl Classify for Recognizer {
         let verdict = match piece.session {
             None => {
                 let mut side = SignatureSearch::default();
-                self.search(&mut side, piece, narrow_to_payload(block).bytes());
+                self.continue_search(&mut side, piece, narrow_to_payload(block).bytes());
                 side.verdict
             }
             Some(session) => {
@@ -296,11 +298,11 @@ impl Classify for Recognizer {
 #[inline]
 fn narrow_to_payload<'a>(block: &Block<'a>) -> Block<'a> {
     let Marks { view, transport, .. } = block.marks;
-    if !block.marks.is_frame() || transport == Marks::UNKNOWN || view != transport.into() {
+    if !block.marks.is_frame() || transport == Marks::UNKNOWN_OFFSET || view != transport.into() {
         return *block;
     }
     let mut packet = *block;
-    if let Ok(Some((_, from, to))) = layers::datagram(&mut packet) {
+    if let Ok(Some((_, from, to))) = layers::datagram_ports_and_payload(&mut packet) {
         return block.view_at(from, to.saturating_sub(from));
     }
     match layers::segment(&mut packet) {
@@ -338,7 +340,7 @@ impl Recognizer {
         }
         let apart = side.is_message | other.is_message != 0;
         if side.verdict == 0 && (apart || other.verdict != VERDICT_YES) {
-            self.search(side, piece, bytes);
+            self.continue_search(side, piece, bytes);
         }
         let verdict =
             if !apart && other.verdict == VERDICT_YES { VERDICT_YES } else { side.verdict };
@@ -359,7 +361,7 @@ impl Recognizer {
     }
 
     /// Continues the search over the next bytes of an undecided text.
-    fn search(&self, side: &mut SignatureSearch, piece: TextPosition, bytes: &[u8]) {
+    fn continue_search(&self, side: &mut SignatureSearch, piece: TextPosition, bytes: &[u8]) {
         let automaton = self.direction_automaton(piece.backward);
         let room = self.search_max.saturating_sub(side.searched_bytes) as usize;
         let here = bytes.get(..room).unwrap_or(bytes);

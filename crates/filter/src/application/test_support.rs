@@ -4,7 +4,7 @@
 
 use crate::prelude::*;
 use crate::testing::{Arena, Frame, Node, Space};
-use wire::record::{Field, Record, TEXT_MAX};
+use wire::record::{Field, Record, TEXT_LENGTH_MAX};
 
 /// An input block of a connection.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ impl TestPiece {
 
     /// Returns the piece with the flag that marks the end of its direction.
     pub(super) fn with_end_flag(mut self) -> Self {
-        self.flags = self.flags.with(BlockFlags::END);
+        self.flags = self.flags.with(BlockFlags::SESSION_END);
         self
     }
 }
@@ -63,7 +63,7 @@ impl OutputBlock {
         let described = block.marks.is_description().then(|| {
             assert_eq!(block.length(), 0, "nothing of a description is in view");
             let record = Record::parse(block.frame).expect("a record");
-            assert!(record.fields().all(|(_, value)| value.len() <= TEXT_MAX));
+            assert!(record.fields().all(|(_, value)| value.len() <= TEXT_LENGTH_MAX));
             record.fields().map(|(field, value)| (field, value.to_vec())).collect()
         });
         Self {
@@ -91,7 +91,7 @@ impl OutputBlock {
     pub(super) fn number(&self, field: Field) -> Option<u64> {
         let fields = self.description_fields.as_deref().unwrap_or_default();
         let found = fields.iter().find(|(found, _)| *found == field);
-        found.and_then(|(_, bytes)| wire::record::number(bytes))
+        found.and_then(|(_, bytes)| wire::record::decode_number(bytes))
     }
 }
 
@@ -111,13 +111,13 @@ pub(super) fn run_filter(
     for (number, piece) in pieces.iter().enumerate() {
         if moved == Some(number) {
             let mut there = Node::new(description, words).expect("good arguments");
-            let saved = node.save();
+            let saved = node.take_sessions();
             there.counts = node.counts;
-            there.restore(saved).expect("the same filter");
+            there.restore_sessions(saved).expect("the same filter");
             node = there;
         }
         let batch = make_batch(piece, number as u64, &space);
-        let after = node.pass(batch, &mut space, 0);
+        let after = node.process_batch(batch, &mut space, 0);
         out.extend(
             after.iter().flat_map(|batch| batch.blocks().map(|(_, b)| OutputBlock::from_block(&b))),
         );
@@ -145,7 +145,7 @@ fn make_batch<'a>(piece: &TestPiece, time: u64, space: &Space<'a>) -> Batch<'a> 
     block.context.flags = piece.flags;
     if let Err(length) = piece.bytes {
         block.pointer = RichPointer::hole(length);
-        (block.marks, block.frame) = (Marks::bare(length), &[]);
+        (block.marks, block.frame) = (Marks::for_plain_block(length), &[]);
     }
     batch.set_block(0, block);
     batch

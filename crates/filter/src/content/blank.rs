@@ -31,12 +31,12 @@ branches still see the old bytes.",
     parameters: &[
         Parameter::optional(
             "from",
-            ParameterType::Number { low: 0, high: BYTES_MAX },
+            ParameterType::Number { low: 0, high: RANGE_BYTES_MAX },
             "offset of the first byte in the view; 0 if absent",
         ),
         Parameter::optional(
             "length",
-            ParameterType::Number { low: 1, high: BYTES_MAX },
+            ParameterType::Number { low: 1, high: RANGE_BYTES_MAX },
             "number of bytes; all the others if absent",
         ),
         Parameter::optional(
@@ -45,12 +45,15 @@ branches still see the old bytes.",
             "value of the new bytes; 0 if absent",
         ),
     ],
-    analysis: Analysis { context_setting: Some(Arguments::reads_messages), ..Analysis::NONE },
+    analysis: ArgumentAnalysis {
+        context_setting: Some(Arguments::reads_messages),
+        ..ArgumentAnalysis::NONE
+    },
     constructor: Some(make_filter),
     ..Description::FILTER_DEFAULTS
 };
 
-const BYTES_MAX: u64 = 1 << 20;
+const RANGE_BYTES_MAX: u64 = 1 << 20;
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let number = |name| arguments.number(name).and_then(|n| usize::try_from(n).ok());
@@ -78,7 +81,7 @@ impl Edit for BlankFilter {
         let bytes = match self.whole_payload && block.marks.is_frame() {
             true => {
                 let Marks { view, payload, captured, .. } = block.marks;
-                let known = payload != Marks::UNKNOWN;
+                let known = payload != Marks::UNKNOWN_OFFSET;
                 let from = if known { view.min(payload.into()) } else { view };
                 let length = captured.saturating_sub(from) as usize;
                 (length > 0).then(|| block.write_frame(from as usize, length, OldBytes::Discard))
@@ -108,7 +111,7 @@ mod tests {
         let mut space = Space::new(&arena);
         let batch = space.batch(&[Frame::new(1, b"0123456789")]);
         let mut node = Node::new(&BLANK, words).expect("arguments");
-        let left = node.pass(batch, &mut space, 0);
+        let left = node.process_batch(batch, &mut space, 0);
         left[0].block(0).frame.to_vec()
     }
 
@@ -128,11 +131,11 @@ mod tests {
         let arena = Arena::new(8);
         let mut space = Space::new(&arena);
         let mut udp = Node::new(&UDP, &[]).expect("arguments");
-        let mut batch = udp.pass(space.batch(&[frame]), &mut space, 0);
+        let mut batch = udp.process_batch(space.batch(&[frame]), &mut space, 0);
         let arguments = parse_arguments(&BLANK, words).expect("arguments");
         let mut node = Node::new(&BLANK, words).expect("arguments");
         node.filter = make_filter(&arguments.with_message_input(reads_messages)).expect("a filter");
-        let left = node.pass(batch.remove(0), &mut space, 0);
+        let left = node.process_batch(batch.remove(0), &mut space, 0);
         left[0].block(0).frame[42..].to_vec()
     }
 

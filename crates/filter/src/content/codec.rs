@@ -4,7 +4,7 @@
 //! decoder limits the size of the output before producing it, which stops decompression bombs.
 
 use super::lz4;
-use abi::BLOCK_MAX;
+use abi::BLOCK_LENGTH_MAX;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
 /// Names of the compressed formats, as written in requests.
@@ -108,11 +108,11 @@ pub(super) struct Decoder {
 
 /// Output size in bytes up to which the ratio of output to input is not limited, because short
 /// repetitive input has a high compression ratio.
-pub(super) const RATIO_FREE_SIZE: usize = 64 * 1024;
+pub(super) const UNLIMITED_RATIO_SIZE_MAX: usize = 64 * 1024;
 
 impl Decoder {
     /// Creates a decoder that limits the output to `ratio` times the input, clamped to the range
-    /// from [`RATIO_FREE_SIZE`] to [`BLOCK_MAX`].
+    /// from [`UNLIMITED_RATIO_SIZE_MAX`] to [`BLOCK_LENGTH_MAX`].
     pub(super) fn new(format: CompressionFormat, ratio: usize) -> Self {
         Self { format, ratio, out: Vec::new() }
     }
@@ -120,7 +120,10 @@ impl Decoder {
     /// Decompresses `bytes`. The contents of consecutive gzip members or LZ4 frames are
     /// concatenated, as RFC 1952 §2.2 and the LZ4 frame format specify.
     pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<&[u8], CodecError> {
-        let limit = bytes.len().saturating_mul(self.ratio).clamp(RATIO_FREE_SIZE, BLOCK_MAX);
+        let limit = bytes
+            .len()
+            .saturating_mul(self.ratio)
+            .clamp(UNLIMITED_RATIO_SIZE_MAX, BLOCK_LENGTH_MAX);
         let (mut rest, mut used) = (bytes, 0);
         loop {
             let (taken, made) = self.decode_member(rest, used, limit)?;

@@ -8,7 +8,7 @@
 
 use super::codec::{CompressionFormat, Encoder, FORMAT_NAMES};
 use crate::prelude::*;
-use abi::BLOCK_MAX;
+use abi::BLOCK_LENGTH_MAX;
 
 /// Catalog entry of `compress`, which replaces the view of a block with its compressed form.
 pub const COMPRESS: Description = Description {
@@ -29,7 +29,7 @@ large` (a compressed block would exceed 1 MB).",
     output_form: OutputForm::Form(Form::Bytes),
     reads: ReadDepth::All,
     parameters: &[
-        Parameter::named(
+        Parameter::with_default(
             "format",
             ParameterType::OneOf(FORMAT_NAMES),
             "gzip",
@@ -80,7 +80,8 @@ impl Stream for Compress {
         // Each half of a block of maximum length fits in every format, even if it is
         // incompressible.
         let (first, second) = bytes.split_at(bytes.len() / 2);
-        let first_context = context.without_flags(BlockFlags::LAST.with(BlockFlags::END_MASK));
+        let first_context =
+            context.without_flags(BlockFlags::LAST.with(BlockFlags::SESSION_END_MASK));
         let second_context = context.without_flags(BlockFlags::FIRST);
         let complete = self.append_compressed(&block, first_context, first, cx)
             && self.append_compressed(&block, second_context, second, cx);
@@ -102,7 +103,7 @@ impl Compress {
         bytes: &[u8],
         cx: &mut StreamContext<'_, 'a>,
     ) -> bool {
-        let Ok(bytes) = self.encoder.encode(bytes, BLOCK_MAX - block.headers().len()) else {
+        let Ok(bytes) = self.encoder.encode(bytes, BLOCK_LENGTH_MAX - block.headers().len()) else {
             return false;
         };
         cx.append_replacement(block, context, &[bytes]);
@@ -119,7 +120,7 @@ mod tests {
     fn h11_block_becomes_a_standard_gzip_member() {
         let found = answer_frames(&COMPRESS, &[], &[Frame::new(1, &[b'a'; 1000])]);
         let (class, view) = (found[0].class, found[0].view);
-        assert_eq!((class, view, found[0].marks.link), (Class::YES, 0, Marks::NO_LINK));
+        assert_eq!((class, view, found[0].marks.link), (Class::YES, 0, Marks::NO_LINK_TYPE));
         let mut text = Vec::new();
         let mut reader = flate2::bufread::GzDecoder::new(&found[0].bytes[..]);
         std::io::Read::read_to_end(&mut reader, &mut text).unwrap();
@@ -133,7 +134,7 @@ mod tests {
         let headers = frame.bytes[14..42].to_vec();
         let found = &answer_frames(&COMPRESS, &[], &[frame])[0];
         let marks = found.marks;
-        assert_eq!((marks.link, marks.network, marks.payload), (Marks::NO_LINK, 0, 28));
+        assert_eq!((marks.link, marks.network, marks.payload), (Marks::NO_LINK_TYPE, 0, 28));
         assert_eq!((found.view, marks.transport, marks.captured), (28, 20, 28 + found.length));
         assert_eq!(headers.len(), 28);
     }
@@ -153,7 +154,7 @@ mod tests {
         for format in FORMAT_NAMES {
             let fast = [*format, "level=1"];
             let words = if *format == "lz4" { &fast[..1] } else { &fast };
-            for length in [BLOCK_MAX, 1000] {
+            for length in [BLOCK_LENGTH_MAX, 1000] {
                 let text = random_bytes(length);
                 let found = answer_frames(&COMPRESS, words, &[Frame::new(1, &text)]);
                 let parts: Vec<Vec<u8>> =
@@ -167,10 +168,10 @@ mod tests {
 
     #[test]
     fn halves_are_two_fragments_of_one_message() {
-        let text = random_bytes(BLOCK_MAX);
+        let text = random_bytes(BLOCK_LENGTH_MAX);
         let all = BlockFlags::FIRST
             .with(BlockFlags::LAST)
-            .with(BlockFlags::END)
+            .with(BlockFlags::SESSION_END)
             .with(BlockFlags::BACKWARD);
         let mut node = Node::new(&COMPRESS, &["lz4"]).unwrap();
         let found = run_fragments(&mut node, &[Fragment::new(3, &text).with_flags(all)]);

@@ -23,14 +23,14 @@ data ends too early), `too large`, `trailing bytes` (of another format).",
     output_form: OutputForm::Form(Form::Bytes),
     reads: ReadDepth::All,
     parameters: &[
-        Parameter::named(
+        Parameter::with_default(
             "format",
             ParameterType::OneOf(FORMAT_NAMES),
             "gzip",
             "the compressed format",
         )
         .positional(),
-        Parameter::named(
+        Parameter::with_default(
             "ratio",
             ParameterType::Number { low: 1, high: 100_000 },
             "200",
@@ -55,7 +55,7 @@ struct Decompress {
 
 impl LaneFilter for Decompress {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        for l in lanes(batch.live()) {
+        for l in lanes(batch.live_lanes()) {
             if super::has_nothing_to_compress(&batch.block(l)) {
                 continue;
             }

@@ -36,10 +36,15 @@ Reasons for no class: `no pattern` (none occurs). For a match across two blocks,
             .repeatable(),
         Parameter::optional(
             "at",
-            ParameterType::Number { low: 0, high: abi::BLOCK_MAX as u64 },
+            ParameterType::Number { low: 0, high: abi::BLOCK_LENGTH_MAX as u64 },
             AT_HELP,
         ),
-        Parameter::named("nocase", ParameterType::Flag, "no", "ASCII letters match in both cases"),
+        Parameter::with_default(
+            "nocase",
+            ParameterType::Flag,
+            "no",
+            "ASCII letters match in both cases",
+        ),
     ],
     classes: Classes::Number {
         meaning: "the number of the pattern",

@@ -34,7 +34,7 @@ fn has_nothing_to_compress(block: &Block<'_>) -> bool {
 /// Returns the block with the offsets of its headers in its marks. If these offsets are unknown and
 /// the block lies in a frame, parses the headers to find them.
 fn with_header_offsets(mut block: Block<'_>) -> Block<'_> {
-    if block.marks.is_frame() && block.marks.payload == Marks::UNKNOWN {
+    if block.marks.is_frame() && block.marks.payload == Marks::UNKNOWN_OFFSET {
         layers::parse(&mut block);
     }
     block

@@ -89,13 +89,13 @@ impl Stream for PcapFilter {
         }
         let trace = self.traces.get_or_create(key);
         let context = trace.output_metadata(&block);
-        let ends = context.flags.contains(BlockFlags::END);
+        let ends = context.flags.contains(BlockFlags::SESSION_END);
         if block.marks.is_frame() {
             trace.emit_capture_record(&block, context, cx);
         } else if ends && trace.link_plus_one != 0 {
             // A block without bytes that ends the connection also ends its capture.
             cx.consume(&block);
-            emit_end(&block, context, cx);
+            emit_capture_end(&block, context, cx);
         } else {
             cx.count(NOT_FRAMES, 1);
             cx.consume(&block);
@@ -116,11 +116,11 @@ impl SessionCapture {
     /// directions have ended.
     fn output_metadata(&mut self, block: &Block<'_>) -> BlockMetadata {
         let flags = block.context.flags;
-        if flags.contains(BlockFlags::END) {
+        if flags.contains(BlockFlags::SESSION_END) {
             self.ended_directions |= if flags.contains(BlockFlags::BACKWARD) { 2 } else { 1 };
         }
         let end = if self.ended_directions == 3 {
-            BlockFlags(flags.0 & BlockFlags::END_MASK.0)
+            BlockFlags(flags.0 & BlockFlags::SESSION_END_MASK.0)
         } else {
             BlockFlags::NONE
         };
@@ -143,8 +143,8 @@ impl SessionCapture {
         let frame = block.entry().frame().with_class(Class::NONE);
         if self.link_plus_one != 0 && self.link_plus_one != link {
             cx.drop(block, OTHER_LINK_TYPE);
-            if context.flags.contains(BlockFlags::END) {
-                emit_end(block, context, cx);
+            if context.flags.contains(BlockFlags::SESSION_END) {
+                emit_capture_end(block, context, cx);
             }
             return;
         }
@@ -154,11 +154,11 @@ impl SessionCapture {
             && (self.last_frame, self.last_time) == (frame, block.context.time)
             && (self.last_view != view || block.length() == 0);
         self.last_view = view;
-        if is_repeated && !context.flags.contains(BlockFlags::END) {
+        if is_repeated && !context.flags.contains(BlockFlags::SESSION_END) {
             cx.count(REPEATED_VIEWS, 1);
             return cx.consume(block);
         }
-        let header = write::file_header(link_type_in_file);
+        let header = write::encode_file_header(link_type_in_file);
         let header: &[u8] = if self.link_plus_one == 0 { &header } else { &[] };
         let bytes = block.frame;
         let bytes = bytes.get(..write::SNAP_LENGTH_MAX as usize).unwrap_or(bytes);
@@ -174,9 +174,9 @@ impl SessionCapture {
 }
 
 /// Emits an empty block with metadata `context`, which ends the capture of the session of `block`.
-fn emit_end<'a>(block: &Block<'a>, context: BlockMetadata, cx: &mut StreamContext<'_, 'a>) {
+fn emit_capture_end<'a>(block: &Block<'a>, context: BlockMetadata, cx: &mut StreamContext<'_, 'a>) {
     let end = Block { pointer: RichPointer::hole(0), frame: &[], ..*block };
-    let end = Block { marks: Marks::bare(0), context, ..end };
+    let end = Block { marks: Marks::for_plain_block(0), context, ..end };
     cx.emit_created_block(end.with_class(block.pointer.class));
 }
 

@@ -185,7 +185,7 @@ impl Arguments {
     /// Sets the class ranges that the filter's outgoing arcs select. Arcs written as `|` or `|all`
     /// contribute no range.
     #[must_use]
-    pub fn with_classes(self, classes: Vec<(u32, u32)>) -> Self {
+    pub fn with_selected_classes(self, classes: Vec<(u32, u32)>) -> Self {
         Self { selected_classes: classes, ..self }
     }
 
@@ -223,7 +223,7 @@ impl Arguments {
         let of = of.max(1);
         Self {
             replica: Some((number, of)),
-            session_numbers: self.session_numbers.split(number, of),
+            session_numbers: self.session_numbers.nth_share(number, of),
             ..self
         }
     }
@@ -251,7 +251,7 @@ impl Arguments {
     /// Returns true if the filter receives only blocks that its twin in the kernel left to it. The
     /// filter then has no access to the state of the twin.
     #[must_use]
-    pub const fn is_fallback(&self) -> bool {
+    pub const fn is_fallback_of_twin(&self) -> bool {
         self.is_fallback
     }
 

@@ -55,7 +55,7 @@ pub type FixedParameterFn = fn(&Arguments) -> Option<(&'static str, String)>;
 
 /// Static facts about a filter, source or sink.
 ///
-/// Facts that few filters need are grouped: [`InputNeeds`], [`StateFacts`], [`Analysis`].
+/// Facts that few filters need are grouped: [`InputNeeds`], [`StateFacts`], [`ArgumentAnalysis`].
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
     /// Name of the filter in requests, of the form `[a-z][a-z0-9_]*`.
@@ -109,7 +109,7 @@ pub struct Description {
     /// `None` if the report is not a histogram.
     pub histogram_totals: Option<&'static [&'static str]>,
     /// Functions that compute facts from the filter's arguments, for the checks and the planner.
-    pub analysis: Analysis,
+    pub analysis: ArgumentAnalysis,
 
     /// Function that creates the filter in user space. `None` for sources and sinks, which the
     /// crate `endpoint` opens.
@@ -145,14 +145,14 @@ impl InputNeeds {
 
     /// Creates the needs of a filter or sink that can use only these blocks of upstream filters.
     #[must_use]
-    pub const fn only(usable: &'static [UsableInput]) -> Self {
+    pub const fn from_usable_inputs(usable: &'static [UsableInput]) -> Self {
         Self { usable_inputs: usable, ..Self::NONE }
     }
 }
 
 /// Functions that compute facts from a filter's arguments. The checks and the planner call them.
 #[derive(Clone, Copy, Debug)]
-pub struct Analysis {
+pub struct ArgumentAnalysis {
     /// Tests whether the socket filter of a source can do the work of the filter. Set only for
     /// filters whose class depends on the frame alone, otherwise `None`.
     pub pushdown: Option<PushdownTest>,
@@ -179,7 +179,7 @@ pub struct Analysis {
     pub context_setting: Option<fn(&Arguments) -> bool>,
 }
 
-impl Analysis {
+impl ArgumentAnalysis {
     /// No functions: every field is `None`.
     pub const NONE: Self = Self {
         pushdown: None,
@@ -222,7 +222,7 @@ impl Description {
         state: StateFacts::NONE,
         has_report: false,
         histogram_totals: None,
-        analysis: Analysis::NONE,
+        analysis: ArgumentAnalysis::NONE,
         constructor: None,
         emit_twin: None,
         twin_right: None,
@@ -245,7 +245,7 @@ impl Description {
     /// this is a compile error.
     #[must_use]
     pub const fn reason(&self, name: &str) -> Reason {
-        Reason::named(self.reasons, name)
+        Reason::from_name(self.reasons, name)
     }
 
     /// Returns the counter with this name. Panics if the description lacks the name; in a constant,

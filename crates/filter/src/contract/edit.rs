@@ -101,7 +101,7 @@ impl<'e> EditableBlock<'e> {
     /// Returns the bytes in view, including all changes made so far; after
     /// [`EditableBlock::replace`], the bytes of the new block.
     pub fn bytes(&mut self) -> &[u8] {
-        let view = self.view();
+        let view = self.view_range();
         if let Some(used) = self.new_length {
             return self.backend.frame().get(..used).unwrap_or_default();
         }
@@ -118,7 +118,7 @@ impl<'e> EditableBlock<'e> {
     /// Returns part of the view for writing. If the block is large and has other readers, only this
     /// part is copied. Returns `None` in the same cases as [`EditableBlock::write`].
     pub fn write_part(&mut self, from: usize, length: usize, keep: OldBytes) -> Option<&mut [u8]> {
-        let view = self.view();
+        let view = self.view_range();
         let from = view.start + from.min(view.len());
         let to = from.saturating_add(length).min(view.end);
         self.write_frame(from, to - from, keep)
@@ -144,7 +144,7 @@ impl<'e> EditableBlock<'e> {
     /// bytes are copied. `fill` writes the bytes and returns the number of bytes written. If memory
     /// runs out, marks the block as lost and returns false.
     pub fn replace(&mut self, room: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
-        let made = self.backend.replace(room.min(abi::BLOCK_MAX));
+        let made = self.backend.replace(room.min(abi::BLOCK_LENGTH_MAX));
         let used = made.map(|made| fill(made).min(made.len()));
         self.lost |= used.is_none();
         self.new_length = used.or(self.new_length);
@@ -155,7 +155,7 @@ impl<'e> EditableBlock<'e> {
     pub fn narrow(&mut self, from: u32, length: u32) {
         let from = from.min(self.pointer.length());
         let length = length.min(self.pointer.length() - from);
-        self.pointer = self.pointer.within(from, length);
+        self.pointer = self.pointer.subrange(from, length);
         self.marks.view += from;
     }
 
@@ -172,7 +172,7 @@ impl<'e> EditableBlock<'e> {
         self.lost
     }
 
-    fn view(&self) -> Range<usize> {
+    fn view_range(&self) -> Range<usize> {
         let from = self.marks.view as usize;
         from..from + self.length()
     }

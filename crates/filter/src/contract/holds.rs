@@ -37,7 +37,7 @@ impl HeldList {
 /// An event that affects a block in a Boolean section, but is not visible in the output of the
 /// operand. Each number is the ticket that identifies a block ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum BlockFate {
     /// The block with this ticket, or a part of it, was added to a list of held blocks.
     Held(u32),
     /// The block with this ticket, or a part of it, was removed from a list of held blocks.
@@ -51,7 +51,7 @@ pub enum Fate {
 
 /// A slot of the table: a held block, linked to the next slot of its list.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct HoldSlot {
     key: u32,
     next: u32,
     entry: Entry,
@@ -61,14 +61,14 @@ struct Slot {
 /// The table of all blocks that a filter holds, with limits on their number and size.
 #[derive(Debug)]
 pub struct HoldTable {
-    slots: Vec<Slot>,
+    slots: Vec<HoldSlot>,
     free: Vec<u32>,
     blocks_max: u32,
     bytes_max: u64,
     bytes: u64,
     /// Events of tracked blocks since the last [`HoldTable::take_fates`]. `None` if no section
     /// tracks blocks.
-    fates: Option<Vec<Fate>>,
+    fates: Option<Vec<BlockFate>>,
 }
 
 impl HoldTable {
@@ -78,8 +78,8 @@ impl HoldTable {
         Self { slots: Vec::new(), free: Vec::new(), blocks_max, bytes_max, bytes: 0, fates: None }
     }
 
-    /// Enables or disables the recording of [`Fate`]s. The engine enables it for an operand of a
-    /// section, and for a section whose operands may hold blocks.
+    /// Enables or disables the recording of [`BlockFate`]s. The engine enables it for an operand of
+    /// a section, and for a section whose operands may hold blocks.
     pub fn set_fate_tracking(&mut self, enabled: bool) {
         match enabled {
             true => drop(self.fates.get_or_insert_default()),
@@ -88,14 +88,14 @@ impl HoldTable {
     }
 
     /// Returns the fates recorded since the last call, in order; empty if recording is disabled.
-    pub fn take_fates(&mut self) -> Vec<Fate> {
+    pub fn take_fates(&mut self) -> Vec<BlockFate> {
         self.fates.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Records an event of the tracked block that `ticket` identifies. Does nothing if recording is
     /// disabled, or if the ticket is 0, which means that the block is not tracked.
     #[inline]
-    pub(super) fn record_fate(&mut self, ticket: u32, fate: impl FnOnce(u32) -> Fate) {
+    pub(super) fn record_fate(&mut self, ticket: u32, fate: impl FnOnce(u32) -> BlockFate) {
         if let Some(fates) = self.fates.as_mut().filter(|_| ticket != 0) {
             fates.push(fate(ticket));
         }
@@ -129,8 +129,8 @@ impl HoldTable {
     /// Inserts a block into `list`, after all blocks with keys not greater than `key`.
     pub fn insert(&mut self, list: &mut HeldList, key: u32, entry: Entry, pin: PinId) {
         self.bytes += u64::from(entry.pointer.length());
-        self.record_fate(entry.marks.ticket(), Fate::Held);
-        let slot = Slot { key, next: 0, entry, pin };
+        self.record_fate(entry.marks.section_ticket(), BlockFate::Held);
+        let slot = HoldSlot { key, next: 0, entry, pin };
         let number = match self.free.pop() {
             Some(number) => {
                 if let Some(place) = self.slots.get_mut(number as usize) {
@@ -146,7 +146,7 @@ impl HoldTable {
         let this = number + 1;
         list.len += 1;
         let previous = match self.slot(list.tail) {
-            Some(tail) if !precedes(key, tail.key) => list.tail,
+            Some(tail) if !sequence_precedes(key, tail.key) => list.tail,
             _ => self.last_slot_up_to_key(list, key),
         };
         if previous == 0 {
@@ -203,11 +203,16 @@ impl HoldTable {
 
     /// Frees the slot of a block that was removed from `list`. Returns the key, the entry and the
     /// pin of the block.
-    fn free_slot(&mut self, list: &mut HeldList, number: u32, slot: Slot) -> (u32, Entry, PinId) {
+    fn free_slot(
+        &mut self,
+        list: &mut HeldList,
+        number: u32,
+        slot: HoldSlot,
+    ) -> (u32, Entry, PinId) {
         self.free.push(number - 1);
         list.len = list.len.saturating_sub(1);
         self.bytes -= u64::from(slot.entry.pointer.length());
-        self.record_fate(slot.entry.marks.ticket(), Fate::Released);
+        self.record_fate(slot.entry.marks.section_ticket(), BlockFate::Released);
         (slot.key, slot.entry, slot.pin)
     }
 
@@ -223,7 +228,7 @@ impl HoldTable {
 
     /// Calls `to` with the entry and the pin of every held block, and replaces both with the
     /// returned values. Called when the filter moves to another space.
-    pub fn relocate(&mut self, mut to: impl FnMut(&Entry, PinId) -> (Entry, PinId)) {
+    pub fn relocate_blocks(&mut self, mut to: impl FnMut(&Entry, PinId) -> (Entry, PinId)) {
         let mut held = vec![true; self.slots.len()];
         for free in &self.free {
             if let Some(held) = held.get_mut(*free as usize) {
@@ -241,7 +246,7 @@ impl HoldTable {
         let mut previous = 0;
         let mut at = list.head;
         while let Some(slot) = self.slot(at) {
-            if precedes(key, slot.key) {
+            if sequence_precedes(key, slot.key) {
                 break;
             }
             previous = at;
@@ -250,7 +255,7 @@ impl HoldTable {
         previous
     }
 
-    fn slot(&self, number_plus_one: u32) -> Option<&Slot> {
+    fn slot(&self, number_plus_one: u32) -> Option<&HoldSlot> {
         self.slots.get(number_plus_one.checked_sub(1)? as usize)
     }
 
@@ -262,7 +267,7 @@ impl HoldTable {
 }
 
 /// Returns true if sequence number `a` precedes `b`, with wrap-around (RFC 9293 §3.4).
-fn precedes(a: u32, b: u32) -> bool {
+fn sequence_precedes(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 

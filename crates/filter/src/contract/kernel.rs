@@ -9,9 +9,9 @@ use ebpf::emit::{self, Answer, EmitFn, Layers, ReturnConversion, Scope, Target, 
 use ebpf::{FilterSpan, Hook, Program};
 
 /// The twin of a sink that only counts blocks. The twin passes all blocks with their class.
-pub const PASS_THROUGH_TWIN: EmitFn<Arguments> = pass_through;
+pub const PASS_THROUGH_TWIN: EmitFn<Arguments> = emit_pass_through;
 
-fn pass_through<'s>(
+fn emit_pass_through<'s>(
     _: &Arguments,
     _: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -25,7 +25,7 @@ fn pass_through<'s>(
 /// program. If `hardened` is true, the program uses only instructions that are allowed without
 /// CAP_PERFMON.
 #[must_use]
-pub const fn target(attach: &AttachTarget, hardened: bool) -> Target {
+pub const fn program_target(attach: &AttachTarget, hardened: bool) -> Target {
     let place = match attach {
         AttachTarget { own_sockets: true, .. } => Hook::Cgroup,
         AttachTarget { redirects: true, .. } => Hook::Xdp,
@@ -60,7 +60,7 @@ pub fn emit_chain_program(
 ) -> Result<Program, (usize, String)> {
     let mut at = 0;
     let made = emit::program(target, ReturnConversion::Answer, |s, on, out| {
-        let mut answer = Answer::new(emit::NONE, on);
+        let mut answer = Answer::new(emit::NO_ANSWER_CLASS, on);
         for (place, (description, arguments)) in chain.iter().enumerate() {
             at = place;
             let twin = description.emit_twin.ok_or_else(|| UnfitReason::new("no twin"))?;
@@ -98,7 +98,8 @@ mod tests {
                 ..AttachTarget::observing("x")
             };
             let places = [attach(false, false), attach(true, false), attach(false, true)];
-            let targets = places.iter().flat_map(|at| [target(at, false), target(at, true)]);
+            let targets =
+                places.iter().flat_map(|at| [program_target(at, false), program_target(at, true)]);
             targets.map(|target| check_twin_chain(&chain, target)).collect::<Vec<_>>()
         };
         assert!(fits(&["ip", "udp", "dport", "count"]).iter().all(Result::is_ok));

@@ -53,12 +53,12 @@ pub use context::{
     PinId, Reason, StreamContext, Time,
 };
 pub use description::{
-    Analysis, ArgumentCheck, Description, FilterConstructor, FixedParameterFn, InputNeeds,
+    ArgumentAnalysis, ArgumentCheck, Description, FilterConstructor, FixedParameterFn, InputNeeds,
     OutputLinkTypesFn, PushdownTest, UsableInput,
 };
 pub use edit::{Edit, EditBackend, EditableBlock};
-pub use holds::{Fate, HeldList, HoldTable};
-pub use kernel::{PASS_THROUGH_TWIN, check_twin_chain, emit_chain_program, target};
+pub use holds::{BlockFate, HeldList, HoldTable};
+pub use kernel::{PASS_THROUGH_TWIN, check_twin_chain, emit_chain_program, program_target};
 pub use keys::{Key, KeyReader};
 pub use name_resolver::{NameAnswer, NameQuery, NameResolver};
 pub use parameter::{
@@ -72,7 +72,7 @@ pub use signature::{
     Classes, Effect, FilterKind, FilterRight, Form, Forms, OutputForm, ReadDepth, ValueRange,
 };
 pub use state::{
-    FilterState, KeyHasher, MovedSession, PRIVATE_SESSION_KEY, Session, Sessions, columns,
+    FilterState, KeyHasher, MovedSession, PRIVATE_SESSION_KEY, Session, Sessions, session_columns,
 };
 pub use state_facts::{StateFacts, StateScope, WorkerRule};
 pub use traits::{Classify, Filter, HoldingLanes, LaneFilter, Statistics, Stream};

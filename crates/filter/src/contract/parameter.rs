@@ -111,7 +111,7 @@ impl Parameter {
     /// Creates a parameter with a default. Its value is given with the name, unless the parameter
     /// is made positional.
     #[must_use]
-    pub const fn named(
+    pub const fn with_default(
         name: &'static str,
         kind: ParameterType,
         default: &'static str,
@@ -123,7 +123,7 @@ impl Parameter {
     /// Creates a parameter for the maximum size of a session table.
     #[must_use]
     pub const fn table_size(name: &'static str, default: &'static str, help: &'static str) -> Self {
-        Self::named(name, ParameterType::Number { low: 1, high: 1 << 24 }, default, help)
+        Self::with_default(name, ParameterType::Number { low: 1, high: 1 << 24 }, default, help)
     }
 
     /// Creates an optional parameter without a default. Its value is given with the name, unless

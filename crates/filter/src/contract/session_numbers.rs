@@ -45,7 +45,7 @@ impl SessionNumbers {
     /// the index of the filter among all `of` filters of this kind.
     #[must_use]
     pub const fn for_initial_filter(number: u32, of: u32) -> Self {
-        Self { first: 1, step: 1, last: ADDED_NUMBERS_START - 1 }.split(number, of)
+        Self { first: 1, step: 1, last: ADDED_NUMBERS_START - 1 }.nth_share(number, of)
     }
 
     /// Returns the session numbers of a filter added at run time. `range` is the index of the
@@ -61,7 +61,7 @@ impl SessionNumbers {
     /// of shares, and `number` the index of this one. The share contains every `of`-th number,
     /// beginning with the number at index `number`.
     #[must_use]
-    pub const fn split(self, number: u32, of: u32) -> Self {
+    pub const fn nth_share(self, number: u32, of: u32) -> Self {
         let of = if of == 0 { 1 } else { of };
         let first = self.first.saturating_add((number % of).saturating_mul(self.step));
         let first = if first > self.last { self.last } else { first };
@@ -150,12 +150,12 @@ mod tests {
     fn single_filter_numbers_sessions_from_1() {
         assert_eq!(lowest_numbers(SessionNumbers::for_initial_filter(0, 1), 4), [1, 2, 3, 4]);
         assert_eq!(
-            lowest_numbers(SessionNumbers::for_initial_filter(0, 1).split(1, 2), 3),
+            lowest_numbers(SessionNumbers::for_initial_filter(0, 1).nth_share(1, 2), 3),
             [2, 4, 6]
         );
         assert_eq!(lowest_numbers(SessionNumbers::for_initial_filter(1, 2), 3), [2, 4, 6]);
         assert_eq!(
-            lowest_numbers(SessionNumbers::for_initial_filter(1, 2).split(1, 3), 3),
+            lowest_numbers(SessionNumbers::for_initial_filter(1, 2).nth_share(1, 3), 3),
             [4, 10, 16]
         );
         assert_eq!(
@@ -178,7 +178,7 @@ mod tests {
             let later = later.into_iter().take(if later[0] == 63 { 1 } else { 2 });
             let filters = initial.chain(later.map(SessionNumbers::for_added_filter));
             let all: Vec<_> = filters
-                .flat_map(|own| (0..parts).map(move |part| own.split(part, parts)))
+                .flat_map(|own| (0..parts).map(move |part| own.nth_share(part, parts)))
                 .collect();
             for (at, one) in all.iter().enumerate() {
                 assert_eq!(one.count() as usize, {
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn session_numbers_are_finite_and_never_0() {
-        for numbers in [SessionNumbers::ALL, SessionNumbers::for_added_filter(63).split(2, 3)] {
+        for numbers in [SessionNumbers::ALL, SessionNumbers::for_added_filter(63).nth_share(2, 3)] {
             let [first, step, last] = numbers.to_words();
             let end = first + (last - first) / step * step;
             assert_eq!(
@@ -206,7 +206,7 @@ mod tests {
             assert!(!numbers.contains(first + 1) || step == 1);
         }
         assert_eq!(SessionNumbers::ADDED_FILTERS_MAX, 64);
-        let absurd = SessionNumbers::for_added_filter(0).split(u32::MAX - 1, u32::MAX);
+        let absurd = SessionNumbers::for_added_filter(0).nth_share(u32::MAX - 1, u32::MAX);
         assert_eq!((absurd.count(), absurd.next_after(absurd.first())), (1, None));
     }
 }

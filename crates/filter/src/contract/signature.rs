@@ -133,7 +133,7 @@ impl Forms {
 
     /// Flag of a set of forms that [`Forms::inside_frames`] has restricted. The lower bits stand
     /// for the forms.
-    const INSIDE_FRAMES: u8 = 1 << 7;
+    const INSIDE_FRAMES_FLAG: u8 = 1 << 7;
 
     /// Creates the set of these forms.
     #[must_use]
@@ -151,13 +151,13 @@ impl Forms {
     /// a sink that writes frames, cannot use streams and messages that did not arrive in frames.
     #[must_use]
     pub const fn inside_frames(self) -> Self {
-        Self(self.0 | Self::INSIDE_FRAMES)
+        Self(self.0 | Self::INSIDE_FRAMES_FLAG)
     }
 
     /// Returns true if the set is restricted to blocks inside a frame.
     #[must_use]
     pub const fn are_inside_frames(self) -> bool {
-        self.0 & Self::INSIDE_FRAMES != 0
+        self.0 & Self::INSIDE_FRAMES_FLAG != 0
     }
 
     /// Returns true if `form` is in the set.

@@ -35,7 +35,7 @@ pub trait Session: FromBytes + IntoBytes + Immutable + Default + Send + 'static 
 
 /// Returns the columns for the published fields of a session type.
 #[must_use]
-pub fn columns<S: Session>() -> Vec<Column> {
+pub fn session_columns<S: Session>() -> Vec<Column> {
     S::FIELDS.iter().map(|field| field.column).collect()
 }
 
@@ -50,8 +50,8 @@ pub struct Sessions<S> {
     /// The key of each session, by the session's index. Keys, flags and states are stored in
     /// separate vectors, so that the states stay aligned to cache lines.
     keys: Vec<u64>,
-    /// The flags of each session, by the session's index: a combination of [`USED`] and
-    /// [`CHANGED`]. The flags of a session do not move with it to another space.
+    /// The flags of each session, by the session's index: a combination of [`USED_FLAG`] and
+    /// [`CHANGED_FLAG`]. The flags of a session do not move with it to another space.
     marks: Vec<u8>,
     free: Vec<u32>,
     /// Cache of recently used sessions, indexed by the low bits of the key.
@@ -85,10 +85,10 @@ struct RecentKey {
 
 /// Flag of a session that was used after its creation, and after the last visit of
 /// [`Sessions::evict`].
-const USED: u8 = 1;
+const USED_FLAG: u8 = 1;
 /// Flag of a session that may have changed since it was last published ([`FilterState::publish`]):
-/// it was used, created or ended. Set together with [`USED`], at no extra cost.
-const CHANGED: u8 = 1 << 1;
+/// it was used, created or ended. Set together with [`USED_FLAG`], at no extra cost.
+const CHANGED_FLAG: u8 = 1 << 1;
 
 /// Number of entries in the cache of recently used sessions, enough for the sessions of a few
 /// batches.
@@ -101,7 +101,7 @@ impl<S: Session> Sessions<S> {
     pub fn get_or_create(&mut self, key: u64) -> &mut S {
         let number = match self.session_index(key) {
             Some(number) => {
-                self.marks[number as usize] = USED | CHANGED;
+                self.marks[number as usize] = USED_FLAG | CHANGED_FLAG;
                 number
             }
             None => self.create(key),
@@ -114,7 +114,7 @@ impl<S: Session> Sessions<S> {
     #[inline]
     pub fn find(&mut self, key: u64) -> Option<&mut S> {
         let number = self.session_index(key)? as usize;
-        self.marks[number] = USED | CHANGED;
+        self.marks[number] = USED_FLAG | CHANGED_FLAG;
         self.states.get_mut(number)
     }
 
@@ -156,7 +156,7 @@ impl<S: Session> Sessions<S> {
         if recent.key == key {
             recent.key = !key;
         }
-        self.marks[number as usize] = CHANGED;
+        self.marks[number as usize] = CHANGED_FLAG;
         self.free.push(number);
         self.states.get_mut(number as usize).map(std::mem::take)
     }
@@ -171,9 +171,9 @@ impl<S: Session> Sessions<S> {
             let key = self.keys[self.clock_hand];
             let here =
                 self.index.get(&key).is_some_and(|number| *number as usize == self.clock_hand);
-            let was_used = self.marks[self.clock_hand] & USED != 0;
+            let was_used = self.marks[self.clock_hand] & USED_FLAG != 0;
             if here && key != PRIVATE_SESSION_KEY {
-                self.marks[self.clock_hand] &= !USED;
+                self.marks[self.clock_hand] &= !USED_FLAG;
             }
             if here && key != PRIVATE_SESSION_KEY && !was_used {
                 return self.remove(key).map(|session| (key, session));
@@ -230,13 +230,13 @@ impl<S: Session> Sessions<S> {
             Some(number) => {
                 self.states[number as usize] = S::default();
                 self.keys[number as usize] = key;
-                self.marks[number as usize] = CHANGED;
+                self.marks[number as usize] = CHANGED_FLAG;
                 number
             }
             None => {
                 self.states.push(S::default());
                 self.keys.push(key);
-                self.marks.push(CHANGED);
+                self.marks.push(CHANGED_FLAG);
                 u32::try_from(self.states.len() - 1).expect("fewer than 2^32 sessions")
             }
         };
@@ -377,11 +377,11 @@ impl<S: Session> FilterState for Sessions<S> {
             to(0, Some(&row));
         }
         for number in 0..self.marks.len() {
-            let changed = self.marks[number] & CHANGED != 0;
+            let changed = self.marks[number] & CHANGED_FLAG != 0;
             if !changed && !again {
                 continue;
             }
-            self.marks[number] &= !CHANGED;
+            self.marks[number] &= !CHANGED_FLAG;
             let key = self.keys[number];
             if (key == PRIVATE_SESSION_KEY) != (whose == PublishedSessions::Private) {
                 continue;

@@ -1,7 +1,7 @@
 //! Facts about the state that a filter keeps between blocks: scope, size, published columns, and
 //! the rule for several worker processes.
 
-use super::{Arguments, Column, Session, columns};
+use super::{Arguments, Column, Session, session_columns};
 use crate::Time;
 use crate::sharing::ShardKey;
 
@@ -89,7 +89,7 @@ impl StateFacts {
     /// Returns the facts about a filter with one private session of type `S`. The filter publishes
     /// the fields of this session.
     #[must_use]
-    pub const fn private<S: Session>() -> Self {
+    pub const fn private_session<S: Session>() -> Self {
         Self {
             scope: StateScope::Private,
             published_columns: columns_function::<S>(),
@@ -110,7 +110,7 @@ impl StateFacts {
 
     /// Returns the facts about a filter whose state cannot move to another space, for this reason.
     #[must_use]
-    pub const fn pinned(why: &'static str) -> Self {
+    pub const fn pinned_to_space(why: &'static str) -> Self {
         Self { scope: StateScope::Pinned(why), ..Self::NONE }
     }
 
@@ -147,5 +147,5 @@ impl StateFacts {
 /// Returns the function that lists the columns of a session type, or `None` if the type has no
 /// published field.
 const fn columns_function<S: Session>() -> Option<fn() -> Vec<Column>> {
-    if S::FIELDS.is_empty() { None } else { Some(columns::<S>) }
+    if S::FIELDS.is_empty() { None } else { Some(session_columns::<S>) }
 }

@@ -177,7 +177,7 @@ impl Filter {
     }
 
     /// Creates a [`Filter`] from a filter that processes batches and may hold blocks.
-    pub fn holding(f: impl HoldingLanes + 'static) -> Self {
+    pub fn holding_lanes(f: impl HoldingLanes + 'static) -> Self {
         Self::Stream(Box::new(f))
     }
 

@@ -12,7 +12,7 @@ use crate::contract::Arguments;
 
 /// Function that returns the attach point of a source. Fails with the reason if the source has
 /// none.
-type AttachPointFunction = fn(&Arguments) -> Result<AttachTarget, String>;
+type AttachTargetFn = fn(&Arguments) -> Result<AttachTarget, String>;
 
 /// The way in which a sink uses standard output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,13 +31,13 @@ pub struct EndpointFacts {
     /// Function that returns the attach point of a kernel program that can replace the source.
     /// Fails with the reason if there is no such program. `None` if the source always runs in a
     /// process.
-    pub attach_point: Option<AttachPointFunction>,
+    pub attach_point: Option<AttachTargetFn>,
     /// Function that returns the interface to which a sink sends frames, so that a kernel program
     /// can send them in place of the sink. `None` for sinks that send no frames.
-    pub outlet: Option<fn(&Arguments) -> Outlet>,
+    pub outlet: Option<fn(&Arguments) -> SendingInterface>,
     /// True if the socket filter of a source can do the work of the filter after the source, so
     /// that frames that the filter rejects never reach the process
-    /// ([`Analysis::pushdown`](crate::Analysis::pushdown)).
+    /// ([`ArgumentAnalysis::pushdown`](crate::ArgumentAnalysis::pushdown)).
     pub accepts_pushdown: bool,
     /// Function that returns the file or traffic that a source observes, so that `++` can remove
     /// duplicates. `None` if no other source can observe the same file or traffic.
@@ -121,7 +121,7 @@ pub enum TrafficDirection {
 
 /// The interface of a sink that sends frames.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Outlet {
+pub struct SendingInterface {
     /// Name of the interface that sends the frames.
     pub interface: String,
     /// Network namespace of the interface, or `None` for the current one.

@@ -7,24 +7,24 @@
 //! source declares, so that `check` reports errors ([`validate`]), and for any other link type when
 //! its first frame arrives. On link types where no frame can match, blocks have no class. The
 //! compiler in the arguments compiles expressions that the built-in compiler does not support
-//! (CONTRACT 27). [`names`] resolves names.
+//! (CONTRACT 27). [`recorded_names`] resolves names.
 
 mod compile;
-pub mod flow;
-pub mod flows;
-mod names;
+pub mod flow_matcher;
+pub mod flow_selection;
 mod pushdown;
+mod recorded_names;
 mod validate;
 
-pub use pushdown::{Direction, link_type, program, socket_filter};
+pub use pushdown::{Direction, compile_program, link_type, socket_filter};
 
 use crate::prelude::*;
 use crate::twin::EmitResult;
 use compile::{Programs, compile};
 use ebpf::classic::{self, ClassicMetadata, ClassicProgram};
 use ebpf::emit::{Answer, Exit, Layers, Scope, UnfitReason};
-use names::{RecordedNameResolver, record_names};
-use validate::{compiled_programs, match_warning, remark};
+use recorded_names::{RecordedNameResolver, names_to_record};
+use validate::{compilation_remark, compiled_programs, match_warning};
 
 /// Compiles an expression in the same way as libpcap does for a live capture of Ethernet frames:
 /// the program reads the outermost VLAN tag from the metadata of the skb. Returns `None` if the
@@ -76,12 +76,12 @@ type can match, or the block is no frame).",
     ],
     classes: Classes::YesNo,
     reasons: &["no match", "link type"],
-    analysis: Analysis {
-        fix_parameter: Some(record_names),
+    analysis: ArgumentAnalysis {
+        fix_parameter: Some(names_to_record),
         warning: Some(match_warning),
-        remark: Some(remark),
+        remark: Some(compilation_remark),
         pushdown: Some(pushdown::check_pushdown),
-        ..Analysis::NONE
+        ..ArgumentAnalysis::NONE
     },
     constructor: Some(make_filter),
     emit_twin: Some(emit_twin),
@@ -93,10 +93,10 @@ const UNSUPPORTED_LINK_TYPE: Reason = BPF.reason("link type");
 
 /// Maximum number of link types for which one expression is compiled. No machine has interfaces of
 /// more types. The limit bounds the work for a capture file that declares more.
-const LINKS_MAX: usize = 64;
+const LINK_TYPES_MAX: usize = 64;
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
-    Ok(Filter::classify(Matcher::new(arguments.clone())?))
+    Ok(Filter::classify(ExpressionMatcher::new(arguments.clone())?))
 }
 
 /// Returns true if the text is not blank and parses as a pcap-filter(7) expression. Names are not
@@ -106,9 +106,10 @@ pub fn parses_as_expression(text: &str) -> bool {
     !text.trim().is_empty() && classic::name_queries(text).is_ok()
 }
 
-/// A compiled expression, used by the filter `bpf`, by the triggers of `freeze`, and by [`flow`].
+/// A compiled expression, used by the filter `bpf`, by the triggers of `freeze`, and by
+/// [`flow_matcher`].
 #[derive(Debug)]
-pub struct Matcher {
+pub struct ExpressionMatcher {
     arguments: Arguments,
     /// Programs by link type. An entry is `None` if no frame of the link type can match, or if the
     /// expression does not compile for it. Not part of the state, since the filter recompiles the
@@ -116,7 +117,7 @@ pub struct Matcher {
     programs: Programs,
 }
 
-impl Classify for Matcher {
+impl Classify for ExpressionMatcher {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match self.verdict(block) {
             None => cx.answer_absent(UNSUPPORTED_LINK_TYPE),
@@ -128,9 +129,9 @@ impl Classify for Matcher {
 
 /// Packet metadata of the socket buffer, which the compiled programs may test. Empty, since VLAN
 /// tags are stored in the frame (CONTRACT 3).
-const METADATA: ClassicMetadata = ClassicMetadata::EMPTY;
+const EMPTY_METADATA: ClassicMetadata = ClassicMetadata::EMPTY;
 
-impl Matcher {
+impl ExpressionMatcher {
     /// Creates the matcher from the arguments of a `bpf` filter.
     pub fn new(arguments: Arguments) -> Result<Self, Mistake> {
         let programs = compiled_programs(&arguments)?;
@@ -149,7 +150,7 @@ impl Matcher {
     #[inline]
     fn verdict(&mut self, block: &Block<'_>) -> Option<bool> {
         let program = self.program_for_link_type(block.marks.link)?;
-        Some(program.run(block.frame, block.marks.wire_length, &METADATA) != 0)
+        Some(program.run(block.frame, block.marks.wire_length, &EMPTY_METADATA) != 0)
     }
 
     /// Applies the expression to a frame of this link type. Returns true if the expression accepts
@@ -157,7 +158,7 @@ impl Matcher {
     /// link type.
     fn frame_matches(&mut self, link: LinkType, frame: &[u8], length: u32) -> Option<bool> {
         let program = self.program_for_link_type(link.0)?;
-        Some(program.run(frame, length, &METADATA) != 0)
+        Some(program.run(frame, length, &EMPTY_METADATA) != 0)
     }
 
     #[inline]
@@ -169,10 +170,10 @@ impl Matcher {
 
     #[cold]
     fn compile_for_link_type(&mut self, link: u16) -> usize {
-        if link == Marks::NO_LINK || self.programs.len() >= LINKS_MAX {
+        if link == Marks::NO_LINK_TYPE || self.programs.len() >= LINK_TYPES_MAX {
             return usize::MAX;
         }
-        self.programs.push((link, program(&self.arguments, link)));
+        self.programs.push((link, compile_program(&self.arguments, link)));
         self.programs.len() - 1
     }
 }
@@ -228,7 +229,7 @@ mod tests {
         let frames = [
             Frame::new(Link::RAW.0, &udp[14..]),
             Frame::new(Link::ETHERNET.0, &udp),
-            Frame::new(Marks::NO_LINK, &udp),
+            Frame::new(Marks::NO_LINK_TYPE, &udp),
         ];
         let found = answer_frames(&BPF, &["udp port 53"], &frames);
         assert_eq!(found.iter().map(|a| a.class.0).collect::<Vec<_>>(), [1, 1, 0]);
@@ -273,10 +274,10 @@ mod tests {
         }
     }
 
-    fn matcher_with_compiler(text: &str, other: &Arc<FakeCompiler>) -> Matcher {
+    fn matcher_with_compiler(text: &str, other: &Arc<FakeCompiler>) -> ExpressionMatcher {
         let compiler: Arc<dyn ExpressionCompiler> = other.clone();
         let arguments = parse_arguments(&BPF, &[text]).unwrap().with_compiler(Some(compiler));
-        Matcher { arguments, programs: Vec::new() }
+        ExpressionMatcher { arguments, programs: Vec::new() }
     }
 
     #[test]
@@ -285,7 +286,7 @@ mod tests {
         let mut bpf = matcher_with_compiler("ip", &other);
         let mut run = |link, frame: &[u8]| {
             bpf.program_for_link_type(link)
-                .map(|program| program.run(frame, frame.len() as u32, &METADATA) > 0)
+                .map(|program| program.run(frame, frame.len() as u32, &EMPTY_METADATA) > 0)
         };
         assert_eq!(run(BACNET_DLT, b"\x55\xff"), Some(true));
         assert_eq!(run(BACNET_DLT, b"\x54\xff"), Some(false));
@@ -313,10 +314,10 @@ mod tests {
         let both = alone.clone().with_compiler(Some(compiler.clone()));
         let own = "compiled by the built-in compiler for EN10MB (Ethernet), 4 instructions; others \
                    at their first frame";
-        assert_eq!(remark(&alone).unwrap(), own);
-        assert_eq!(remark(&both).unwrap(), own.to_owned() + ", or by another");
+        assert_eq!(compilation_remark(&alone).unwrap(), own);
+        assert_eq!(compilation_remark(&both).unwrap(), own.to_owned() + ", or by another");
         let remark_for_links = |links: &[u16]| {
-            remark(&arguments_for("ip", links).with_compiler(Some(compiler.clone())))
+            compilation_remark(&arguments_for("ip", links).with_compiler(Some(compiler.clone())))
         };
         assert_eq!(
             remark_for_links(&[WLAN_DLT]).unwrap(),
@@ -375,8 +376,11 @@ mod tests {
         for link in 1000..u16::MAX {
             assert!(bpf.program_for_link_type(link).is_none());
         }
-        assert_eq!((bpf.programs.len(), other.0.load(Ordering::Relaxed)), (LINKS_MAX, LINKS_MAX));
-        assert!(bpf.program_for_link_type(Marks::NO_LINK).is_none());
+        assert_eq!(
+            (bpf.programs.len(), other.0.load(Ordering::Relaxed)),
+            (LINK_TYPES_MAX, LINK_TYPES_MAX)
+        );
+        assert!(bpf.program_for_link_type(Marks::NO_LINK_TYPE).is_none());
     }
 
     #[test]

@@ -32,9 +32,14 @@ Reasons for no class: `too fast`.",
             RATE_HELP,
         )
         .make_writable(),
-        Parameter::named("per", ParameterType::Duration, "1s", "period of the rate, at most a day")
-            .make_writable(),
-        Parameter::named(
+        Parameter::with_default(
+            "per",
+            ParameterType::Duration,
+            "1s",
+            "period of the rate, at most a day",
+        )
+        .make_writable(),
+        Parameter::with_default(
             "burst",
             ParameterType::Number { low: 1, high: 1 << 20 },
             "1",
@@ -44,7 +49,8 @@ Reasons for no class: `too fast`.",
     ],
     classes: Classes::YesNo,
     reasons: &["too fast"],
-    state: StateFacts::private::<DueTime>().with_kernel_start_state(exhausted_allowance_state),
+    state: StateFacts::private_session::<DueTime>()
+        .with_kernel_start_state(exhausted_allowance_state),
     constructor: Some(make_filter),
     emit_twin: Some(emit_twin),
     // A day exceeds the duration of a twin test on any clock.
@@ -156,7 +162,7 @@ impl Classify for RateLimit {
 /// Maximum number of times that the twin tries to replace the due time of the next block by a
 /// compare-and-exchange. If all attempts fail, the twin leaves the block to the user
 /// implementation.
-const ATTEMPTS_MAX: usize = 4;
+const EXCHANGE_ATTEMPTS_MAX: usize = 4;
 
 fn emit_twin<'s>(
     a: &Arguments,
@@ -167,18 +173,18 @@ fn emit_twin<'s>(
     let rate = RateParameters::new(a)
         .map_err(|mistake| ebpf::emit::UnfitReason::new(mistake.to_string()))?;
     let (too_fast, unsure) = (s.absent("too fast", out), s.unsure());
-    let due = s.state(size_of::<DueTime>() as u16);
+    let due = s.declare_state(size_of::<DueTime>() as u16);
     let (now, allowance, step) =
-        (s.monotonic_time(), s.wide(rate.allowance), s.wide(rate.interval));
+        (s.monotonic_time(), s.wide_constant(rate.allowance), s.wide_constant(rate.interval));
     let latest = s.add_wide(now, allowance);
     s.arm(|t, passed| {
-        for _ in 0..ATTEMPTS_MAX {
+        for _ in 0..EXCHANGE_ATTEMPTS_MAX {
             t.arm(|u, again| {
-                let next = u.read(due, 0);
-                u.only_wide(next, Cmp::Le, latest, too_fast);
-                let from = u.max(next, now);
+                let next = u.read_state(due, 0);
+                u.only_if_wide(next, Cmp::Le, latest, too_fast);
+                let from = u.max_wide(next, now);
                 let following = u.add_wide(from, step);
-                u.replace(due, 0, (next, following), again);
+                u.replace_if_equal(due, 0, (next, following), again);
                 u.leave(passed);
             });
         }
@@ -195,19 +201,19 @@ mod tests {
     use ebpf::interpret::{Machine, Packet};
     use ebpf::{FilterSpan, Hook};
 
-    const MS: u64 = 1_000_000;
+    const MILLISECOND: u64 = 1_000_000;
     /// Arrival times in ns, each with a flag that is true if the block conforms to a rate of ten
     /// per second with bursts of three.
     const ARRIVALS: [(u64, bool); 9] = [
         (0, true),
         (0, true),
-        (MS, true),
-        (2 * MS, false),
-        (99 * MS, false),
-        (100 * MS, true),
-        (100 * MS, false),
-        (1_000 * MS, true),
-        (1_000 * MS, true),
+        (MILLISECOND, true),
+        (2 * MILLISECOND, false),
+        (99 * MILLISECOND, false),
+        (100 * MILLISECOND, true),
+        (100 * MILLISECOND, false),
+        (1_000 * MILLISECOND, true),
+        (1_000 * MILLISECOND, true),
     ];
 
     #[test]
@@ -216,7 +222,9 @@ mod tests {
         for (now, conforms) in ARRIVALS {
             let arena = Arena::new(1);
             let mut space = Space::new(&arena);
-            let batch = node.pass(space.batch(&[Frame::udp(1, 2, b"")]), &mut space, now).remove(0);
+            let batch = node
+                .process_batch(space.batch(&[Frame::udp(1, 2, b"")]), &mut space, now)
+                .remove(0);
             assert_eq!(batch.lanes_with_class(Class::is_answered) != 0, conforms, "at {now}");
         }
         assert_eq!(node.unanswered_reasons().next(), Some(("too fast", 3)));
@@ -225,11 +233,11 @@ mod tests {
     #[test]
     fn v6_kernel_starts_with_an_exhausted_allowance() {
         let given = parse_arguments(&RATELIMIT, &["10", "burst=3"]).unwrap();
-        let start = RATELIMIT.state.twin_start_state.unwrap()(&given, 1_000 * MS);
+        let start = RATELIMIT.state.twin_start_state.unwrap()(&given, 1_000 * MILLISECOND);
         let due = DueTime::read_from_bytes(&start).unwrap();
         let rate = RateParameters::new(&given).unwrap();
         // The first block is due now, the second one step later.
-        assert_eq!(due.next, 1_000 * MS + rate.allowance);
+        assert_eq!(due.next, 1_000 * MILLISECOND + rate.allowance);
         assert_eq!(rate.allowance, 2 * rate.interval);
     }
 
@@ -240,7 +248,8 @@ mod tests {
         let mut space = Space::new(&arena);
         // Zero means no timestamp.
         let frames: Vec<_> = ARRIVALS.map(|(at, _)| Frame::udp(1, 2, b"").at_time(at + 1)).into();
-        let batch = node.pass(space.batch(&frames), &mut space, 1_000 * MS + 1).remove(0);
+        let batch =
+            node.process_batch(space.batch(&frames), &mut space, 1_000 * MILLISECOND + 1).remove(0);
         let passed = batch.lanes_with_class(Class::is_answered);
         let wanted =
             ARRIVALS.iter().enumerate().map(|(lane, (_, passes))| u64::from(*passes) << lane);
@@ -249,11 +258,11 @@ mod tests {
 
     #[test]
     fn implausible_timestamp_is_ignored() {
-        let rate = RateParameters { interval: 100 * MS, allowance: 0 };
-        let (second, now) = (1_000 * MS, 9_000 * MS);
-        assert_eq!(rate.arrival_time(now - MS, now, now), now - MS);
+        let rate = RateParameters { interval: 100 * MILLISECOND, allowance: 0 };
+        let (second, now) = (1_000 * MILLISECOND, 9_000 * MILLISECOND);
+        assert_eq!(rate.arrival_time(now - MILLISECOND, now, now), now - MILLISECOND);
         assert_eq!(rate.arrival_time(0, 0, now), now, "none");
-        assert_eq!(rate.arrival_time(now + MS, now, now), now, "of the future");
+        assert_eq!(rate.arrival_time(now + MILLISECOND, now, now), now, "of the future");
         let oldest = now - second - rate.interval;
         assert_eq!(rate.arrival_time(oldest, now, now), oldest);
         assert_eq!(

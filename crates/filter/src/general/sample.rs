@@ -31,7 +31,7 @@ Reasons for no class: `passed over`.",
     .make_writable()],
     classes: Classes::YesNo,
     reasons: &["passed over"],
-    state: StateFacts::private::<SampleCount>(),
+    state: StateFacts::private_session::<SampleCount>(),
     constructor: Some(make_filter),
     emit_twin: Some(emit_twin),
     twin_test_arguments: &["3"],
@@ -96,7 +96,7 @@ fn emit_twin<'s>(
     out: Exit<'s>,
 ) -> EmitResult<'s> {
     let passed_over = s.absent("passed over", out);
-    let counter = s.state(size_of::<SampleCount>() as u16);
+    let counter = s.declare_state(size_of::<SampleCount>() as u16);
     let number = s.fetch_add(counter, 0, 1);
     let rest = s.remainder(number, sample_interval(a));
     s.only(rest, Cmp::Eq, 0, passed_over);
@@ -112,7 +112,7 @@ mod tests {
         let arena = Arena::new(count);
         let mut space = Space::new(&arena);
         let frames: Vec<Frame> = (0..count).map(|_| Frame::udp(1, 2, b"")).collect();
-        let batch = node.pass(space.batch(&frames), &mut space, 0).remove(0);
+        let batch = node.process_batch(space.batch(&frames), &mut space, 0).remove(0);
         lanes(batch.lanes_with_class(Class::is_answered)).collect()
     }
 
@@ -121,9 +121,9 @@ mod tests {
         let mut node = Node::new(&SAMPLE, &["3"]).unwrap();
         assert_eq!(passed_blocks(&mut node, 7), [0, 3, 6]);
         assert_eq!(passed_blocks(&mut node, 2), [], "the eighth and the ninth");
-        let saved = node.save();
+        let saved = node.take_sessions();
         let mut moved = Node::new(&SAMPLE, &["3"]).unwrap();
-        moved.restore(saved).unwrap();
+        moved.restore_sessions(saved).unwrap();
         assert_eq!(passed_blocks(&mut moved, 4), [0, 3], "it counts on elsewhere");
         assert_eq!(node.unanswered_reasons().next(), Some(("passed over", 6)));
     }

@@ -40,7 +40,7 @@ Reasons for no class: `another share`.",
             ParameterType::Number { low: 1, high: SHARES_MAX as u64 },
             "number of shares",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "by",
             ParameterType::OneOf(&["flow", "addresses"]),
             "flow",
@@ -108,7 +108,7 @@ fn emit_twin<'s>(
     let ShareSelection { number, of, by } = ShareSelection::from_arguments(a);
     let others = s.absent(ANOTHER_SHARE_TEXT, out);
     let unsure = s.unsure();
-    let zero = s.wide(0);
+    let zero = s.wide_constant(0);
     let found = s.wide_var(zero);
     // The number is 0 for a frame without a flow.
     s.arm(|t, none| {

@@ -9,7 +9,7 @@
 
 use crate::layers::{self, HEAD_SIZE, HeaderError};
 use crate::prelude::*;
-use crate::sharing::{SEED, ShardKey};
+use crate::sharing::{SHARD_HASH_SEED, ShardKey};
 use crate::twin::{EmitResult, TwinExits};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -36,7 +36,7 @@ Reasons for no class, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
         ),
         Parameter {
             kind: ParameterType::OneOf(&["flow", "block"]),
-            ..Parameter::named(
+            ..Parameter::with_default(
                 "by",
                 ParameterType::Text,
                 "flow",
@@ -50,7 +50,7 @@ Reasons for no class, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
         names: &[],
     },
     reasons: &["not ip", "malformed", "cut", "too deep"],
-    state: StateFacts::private::<RoundRobin>(),
+    state: StateFacts::private_session::<RoundRobin>(),
     constructor: Some(make_filter),
     emit_twin: Some(emit_twin),
     twin_test_arguments: &["4", "3 by=block"],
@@ -82,7 +82,7 @@ Sends each block to one branch of the group after it, in rotation: `split_rr | f
     ..SPLIT
 };
 
-const _: () = HeaderError::assert_names(SPLIT.reasons, 4);
+const _: () = HeaderError::assert_reason_names(SPLIT.reasons, 4);
 const CLASSES_MAX: u32 = 4096;
 
 fn effect(arguments: &Arguments) -> Effect {
@@ -143,7 +143,7 @@ impl Classify for Split {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         if self.by_flow {
             return match layers::packet_flow(block) {
-                Ok(flow) => class_of_number(flow.hash(SEED), self.ways),
+                Ok(flow) => class_of_number(flow.hash(SHARD_HASH_SEED), self.ways),
                 Err(why) => cx.answer_absent(why.reason()),
             };
         }
@@ -181,7 +181,7 @@ fn emit_round_robin<'s>(
     on: Layers<'s>,
     _: Exit<'s>,
 ) -> EmitResult<'s> {
-    let counter = s.state(size_of::<RoundRobin>() as u16);
+    let counter = s.declare_state(size_of::<RoundRobin>() as u16);
     let number = s.fetch_add(counter, 0, 1);
     let rest = s.remainder(number, class_count(a));
     Ok(Answer::new(s.add(rest, 1), on))

@@ -13,7 +13,7 @@ use crate::twin::{self, EmitResult};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use wire::LinkType;
 use wire::ethernet::ethertype;
-use wire::link::Network;
+use wire::link::NetworkProtocol;
 
 /// Catalog entry of `eth`, which classifies frames by EtherType and moves the view past the link
 /// header.
@@ -103,7 +103,7 @@ fn link_header(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
         return Ok((u16::from_be_bytes(*field), link.tags.at.into()));
     }
     match link.network {
-        Network::Unknown => Err(NO_ETHERTYPE),
+        NetworkProtocol::Unknown => Err(NO_ETHERTYPE),
         network => Ok((network.ethertype().ok_or(NO_ETHERTYPE)?, l3)),
     }
 }

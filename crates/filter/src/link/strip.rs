@@ -12,7 +12,7 @@ use crate::prelude::*;
 use crate::twin::{self, EmitResult};
 use ebpf::emit::{Answer, Cmp, Exit, FrameOffset, Layers, Scope, UnfitReason, be32};
 use wire::ethernet::ETHERTYPE_FIELD_OFFSET;
-use wire::link::Network;
+use wire::link::NetworkProtocol;
 use wire::{LinkType, ethernet, vlan};
 
 /// Catalog entry of `strip`, which removes a link header, a VLAN tag or leading bytes.
@@ -31,7 +31,7 @@ Reasons for no class: `not ip` (for `strip eth`), `no tag`, `short` (fewer bytes
     output_form: OutputForm::Form(Form::Packet),
     reads: ReadDepth::Head(crate::layers::HEAD_SIZE),
     effect: Some(effect),
-    analysis: Analysis { output_links: Some(output_links), ..Analysis::NONE },
+    analysis: ArgumentAnalysis { output_links: Some(output_links), ..ArgumentAnalysis::NONE },
     parameters: &[Parameter::required(
         "what",
         ParameterType::Text,
@@ -48,7 +48,7 @@ const NOT_IP: Reason = STRIP.reason("not ip");
 const NO_TAG: Reason = STRIP.reason("no tag");
 const SHORT: Reason = STRIP.reason("short");
 /// Maximum number of leading bytes that `strip` removes. It exceeds the length of every header.
-const BYTES_MAX: u16 = 4096;
+const STRIPPED_BYTES_MAX: u16 = 4096;
 
 #[derive(Clone, Copy)]
 enum StripTarget {
@@ -62,10 +62,12 @@ fn parse_strip_target(arguments: &Arguments) -> Result<StripTarget, Mistake> {
         "eth" => Ok(StripTarget::Link),
         "vlan" => Ok(StripTarget::Tag),
         bytes => match bytes.parse() {
-            Ok(bytes) if (1..=BYTES_MAX).contains(&bytes) => Ok(StripTarget::Bytes(bytes)),
+            Ok(bytes) if (1..=STRIPPED_BYTES_MAX).contains(&bytes) => Ok(StripTarget::Bytes(bytes)),
             _ => Err(Mistake::new(
                 "what",
-                format!("`{bytes}` is neither `eth` nor `vlan` nor between 1 and {BYTES_MAX}"),
+                format!(
+                    "`{bytes}` is neither `eth` nor `vlan` nor between 1 and {STRIPPED_BYTES_MAX}"
+                ),
             )),
         },
     }
@@ -105,7 +107,7 @@ struct Strip {
 
 impl LaneFilter for Strip {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        for l in lanes(batch.live()) {
+        for l in lanes(batch.live_lanes()) {
             let block = batch.block(l);
             let stripped = match self.target {
                 StripTarget::Link => strip_link(block),
@@ -127,9 +129,11 @@ impl LaneFilter for Strip {
 fn strip_link(mut block: Block<'_>) -> Result<Block<'_>, Reason> {
     let found = crate::layers::parse(&mut block);
     let link = match found.network {
-        Network::Ipv4 => LinkType::IPV4,
-        Network::Ipv6 => LinkType::IPV6,
-        Network::Arp | Network::Other(_) | Network::Unknown => return Err(NOT_IP),
+        NetworkProtocol::Ipv4 => LinkType::IPV4,
+        NetworkProtocol::Ipv6 => LinkType::IPV6,
+        NetworkProtocol::Arp | NetworkProtocol::Other(_) | NetworkProtocol::Unknown => {
+            return Err(NOT_IP);
+        }
     };
     let mut stripped = block.without_leading_bytes(found.l3.ok_or(NOT_IP)?.into());
     stripped.marks.link = link.0;
@@ -142,8 +146,9 @@ fn strip_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
     }
     let mut stripped = block.without_leading_bytes(bytes);
     let Marks { view, captured, wire_length, .. } = stripped.marks;
-    let ticket = stripped.marks.ticket();
-    stripped.marks = Marks::frame(Marks::NO_LINK, captured, wire_length).with_ticket(ticket);
+    let ticket = stripped.marks.section_ticket();
+    stripped.marks =
+        Marks::frame(Marks::NO_LINK_TYPE, captured, wire_length).with_section_ticket(ticket);
     stripped.marks.view = view;
     Ok(stripped)
 }
@@ -175,7 +180,7 @@ fn strip_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>) {
     let mut stripped = block.without_leading_bytes(TAG_LENGTH);
     let marks = &mut stripped.marks;
     (marks.network, marks.transport, marks.payload) =
-        (Marks::UNKNOWN, Marks::UNKNOWN, Marks::UNKNOWN);
+        (Marks::UNKNOWN_OFFSET, Marks::UNKNOWN_OFFSET, Marks::UNKNOWN_OFFSET);
     if behind && stripped.marks.view < ethernet::HEADER_LENGTH as u32 {
         stripped = stripped.view_at(ethernet::HEADER_LENGTH as u32, u32::MAX);
     }
@@ -206,7 +211,7 @@ fn emit_strip_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> 
     let (kind, l3) = twin::parse_network_with_exit(s, fresh, not_ip);
     s.only_one_of(kind, [ethernet::ethertype::IPV4, ethernet::ethertype::IPV6], not_ip);
     let first = s.to_frame_offset(l3);
-    s.remove_before(first);
+    s.remove_bytes_before(first);
     let at = s.position_at(FrameOffset::from_start(0));
     let (next, l3) = (Some(kind), Some(at));
     let layers = Layers {
@@ -234,7 +239,7 @@ fn emit_strip_bytes<'s>(
     s.only(length, Cmp::Ge, u32::from(bytes), short);
     let at = s.to_frame_offset(on.at);
     let at = s.offset_after_removal(at, bytes);
-    s.remove_before(FrameOffset::from_start(bytes));
+    s.remove_bytes_before(FrameOffset::from_start(bytes));
     let (frame, at) = (s.position_at(FrameOffset::from_start(0)), s.position_at(at));
     let layers = Layers { frame, at, next: None, l3: None, l4: None, has_link_header: false, ..on };
     Ok(Answer::new(on.class, layers))
@@ -263,7 +268,7 @@ fn emit_strip_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> E
         for (at, word) in (0..).step_by(4).zip(words) {
             s.put::<u32>(to.plus_bytes(at), word);
         }
-        s.remove_before(to);
+        s.remove_bytes_before(to);
     }
     let frame = s.position_at(FrameOffset::from_start(0));
     let behind = s.position_at(FrameOffset::from_start(ethernet::HEADER_LENGTH as u16));

@@ -35,7 +35,7 @@ Reasons for no class: `not ip`, `malformed`, `cut` (not captured, or beyond the 
     ..Description::FILTER_DEFAULTS
 };
 
-const _: () = HeaderError::assert_names(IPPROTO.reasons, 4);
+const _: () = HeaderError::assert_reason_names(IPPROTO.reasons, 4);
 
 struct Ipproto;
 

@@ -22,7 +22,7 @@ unchanged.",
     example: "replay web.pcap | count | discard",
     kind: FilterKind::Statistics,
     reads: ReadDepth::Nothing,
-    state: StateFacts::private::<Totals>().with_worker_rule(|_| WorkerRule::Summed),
+    state: StateFacts::private_session::<Totals>().with_worker_rule(|_| WorkerRule::Summed),
     has_report: true,
     constructor: Some(|_| Ok(Filter::statistics(Count::default()))),
     emit_twin: Some(emit_twin),
@@ -81,10 +81,10 @@ fn emit_twin<'s>(
     on: Layers<'s>,
     _: Exit<'s>,
 ) -> EmitResult<'s> {
-    let totals = s.state(size_of::<Totals>() as u16);
-    s.add_to(totals, offset_of!(Totals, blocks) as u16, 1);
+    let totals = s.declare_state(size_of::<Totals>() as u16);
+    s.add_to_state(totals, offset_of!(Totals, blocks) as u16, 1);
     let length = s.view_length(on);
-    s.add_to(totals, offset_of!(Totals, bytes) as u16, length);
+    s.add_to_state(totals, offset_of!(Totals, bytes) as u16, length);
     Ok(Answer::new(on.class, on))
 }
 
@@ -109,39 +109,44 @@ mod tests {
         count.report().rows
     }
 
-    fn named<const N: usize>(rows: [(&str, u64); N]) -> Vec<(String, u64)> {
+    fn owned_rows<const N: usize>(rows: [(&str, u64); N]) -> Vec<(String, u64)> {
         rows.map(|(name, n)| (name.to_owned(), n)).to_vec()
     }
 
-    fn view(length: u32) -> RichPointer {
+    fn pointer_of_length(length: u32) -> RichPointer {
         RichPointer::new(DbufId::new(1).unwrap(), Extent::new(4096, length), Class(1))
     }
 
     #[test]
     fn description_counts_as_message() {
-        let described = Marks::described(100);
-        let end = (RichPointer::hole(0), Marks::bare(0));
-        let blocks = [(view(0), described), (view(0), described), (view(9), Marks::bare(9)), end];
+        let described = Marks::for_description(100);
+        let end = (RichPointer::hole(0), Marks::for_plain_block(0));
+        let blocks = [
+            (pointer_of_length(0), described),
+            (pointer_of_length(0), described),
+            (pointer_of_length(9), Marks::for_plain_block(9)),
+            end,
+        ];
         assert_eq!(
             count_report_rows(blocks),
-            named([("messages", 2), ("blocks", 4), ("bytes", 9)])
+            owned_rows([("messages", 2), ("blocks", 4), ("bytes", 9)])
         );
     }
 
     #[test]
     fn empty_record_counts_as_no_message() {
-        let line = |length| (view(length), Marks::bare(length));
+        let line = |length| (pointer_of_length(length), Marks::for_plain_block(length));
         assert_eq!(
             count_report_rows([line(1), line(0), line(1)]),
-            named([("blocks", 3), ("bytes", 2)])
+            owned_rows([("blocks", 3), ("bytes", 2)])
         );
     }
 
     #[test]
     fn lost_bytes_are_not_counted() {
-        let hole = (RichPointer::hole(1000), Marks::bare(1000));
-        let blocks = [(view(5), Marks::bare(5)), hole];
-        assert_eq!(count_report_rows(blocks), named([("blocks", 2), ("bytes", 5)]));
+        let hole = (RichPointer::hole(1000), Marks::for_plain_block(1000));
+        let blocks = [(pointer_of_length(5), Marks::for_plain_block(5)), hole];
+        assert_eq!(count_report_rows(blocks), owned_rows([("blocks", 2), ("bytes", 5)]));
     }
 
     #[test]

@@ -27,21 +27,21 @@ message) are not counted. Leaves blocks unchanged.",
     example: "replay web.pcap | hist of=length | discard",
     kind: FilterKind::Statistics,
     reads: ReadDepth::Nothing,
-    parameters: &[Parameter::named(
+    parameters: &[Parameter::with_default(
         "of",
         ParameterType::OneOf(&["time", "length"]),
         "time",
         "quantity: the time between blocks, or their length",
     )
     .positional()],
-    state: StateFacts::private::<Histogram>().with_worker_rule(|arguments| {
-        match arguments.text("of") {
-            Some("time") => WorkerRule::Differs(
-                "it measures the time between any two blocks",
-                WorkerRule::DEFAULT_HINT,
-            ),
-            _ => WorkerRule::Summed,
-        }
+    state: StateFacts::private_session::<Histogram>().with_worker_rule(|arguments| match arguments
+        .text("of")
+    {
+        Some("time") => WorkerRule::Differs(
+            "it measures the time between any two blocks",
+            WorkerRule::DEFAULT_HINT,
+        ),
+        _ => WorkerRule::Summed,
     }),
     has_report: true,
     histogram_totals: Some(&["blocks", "backwards"]),
@@ -196,14 +196,14 @@ fn emit_twin<'s>(
     on: Layers<'s>,
     _: Exit<'s>,
 ) -> EmitResult<'s> {
-    let histogram = s.state(size_of::<Histogram>() as u16);
+    let histogram = s.declare_state(size_of::<Histogram>() as u16);
     match Quantity::new(a) {
         Quantity::Length => {
-            s.add_to(histogram, BLOCKS_OFFSET, 1);
+            s.add_to_state(histogram, BLOCKS_OFFSET, 1);
             let length = s.view_length(on);
             let length = s.widen(length);
             let bucket = s.bucket_index(length);
-            s.add_nth(histogram, BUCKET_ROW_POSITION, bucket, 1);
+            s.add_to_nth_number(histogram, BUCKET_ROW_POSITION, bucket, 1);
         }
         Quantity::Time => emit_arrival(s, histogram),
     }
@@ -217,17 +217,17 @@ fn emit_arrival<'s>(s: &mut Scope<'s, '_>, histogram: TwinState<'s>) {
     let now = s.monotonic_time();
     let last = s.exchange(histogram, LAST_ARRIVAL_OFFSET, now);
     let before = s.fetch_add(histogram, BLOCKS_OFFSET, 1);
-    let none = s.wide(0);
+    let none = s.wide_constant(0);
     s.arm(|t, done| {
-        t.only_wide(before, Cmp::Ne, none, done);
+        t.only_if_wide(before, Cmp::Ne, none, done);
         t.arm(|u, backwards| {
-            u.only_wide(now, Cmp::Ge, last, backwards);
+            u.only_if_wide(now, Cmp::Ge, last, backwards);
             let interval = u.sub_wide(now, last);
             let bucket = u.bucket_index(interval);
-            u.add_nth(histogram, BUCKET_ROW_POSITION, bucket, 1);
+            u.add_to_nth_number(histogram, BUCKET_ROW_POSITION, bucket, 1);
             u.leave(done);
         });
-        t.add_to(histogram, BACKWARDS_OFFSET, 1);
+        t.add_to_state(histogram, BACKWARDS_OFFSET, 1);
     });
 }
 

@@ -20,7 +20,7 @@ bytes are counted as `bytes not here`. Leaves class and view unchanged.",
     kind: FilterKind::Inspection,
     reads: ReadDepth::All,
     counters: &["bytes not here"],
-    state: StateFacts::private::<ByteCounts>().with_worker_rule(|_| {
+    state: StateFacts::private_session::<ByteCounts>().with_worker_rule(|_| {
         WorkerRule::Differs("its mean and its entropy are of all blocks", WorkerRule::DEFAULT_HINT)
     }),
     has_report: true,
@@ -151,7 +151,7 @@ mod tests {
             Fragment::description(1),
             Fragment::new(1, b"aaaa"),
             Fragment::hole(1, 1000),
-            Fragment::new(1, b"aa").with_flags(BlockFlags::END),
+            Fragment::new(1, b"aa").with_flags(BlockFlags::SESSION_END),
         ];
         let mut node = Node::new(&INSPECT, &[]).unwrap();
         run_fragments(&mut node, &pieces);

@@ -37,7 +37,7 @@ pub(super) fn run_edit<'a>(
     common: &mut ClassifyContext<'_>,
 ) -> Vec<u32> {
     let mut all_lost = Vec::new();
-    for l in lanes(batch.live()) {
+    for l in lanes(batch.live_lanes()) {
         let block = batch.block(l);
         let mut bench =
             CopiedBlock { frame: space.arena.frame_at(block.entry().frame()).to_vec(), old: None };
@@ -54,12 +54,12 @@ pub(super) fn run_edit<'a>(
                 batch.retain_lanes(!(1 << l));
             }
             (Some((made, frame)), Some(_)) => {
-                let marks = Marks::bare(made.length());
+                let marks = Marks::for_plain_block(made.length());
                 batch
                     .set_block(l, Block { pointer: made.with_class(class), frame, marks, context });
             }
             (Some((made, frame)), None) => {
-                let pointer = made.within(marks.view, pointer.length()).with_class(class);
+                let pointer = made.subrange(marks.view, pointer.length()).with_class(class);
                 batch.set_block(l, Block { pointer, frame, marks, context });
             }
         }

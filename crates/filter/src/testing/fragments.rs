@@ -57,7 +57,7 @@ impl Fragment {
             first.flags = first.flags.with(BlockFlags::FIRST);
         }
         if let Some(last) = pieces.last_mut() {
-            last.flags = last.flags.with(BlockFlags::END);
+            last.flags = last.flags.with(BlockFlags::SESSION_END);
         }
         pieces
     }
@@ -78,9 +78,9 @@ impl<'a> Space<'a> {
             if piece.missing > 0 {
                 (pointer, length) = (RichPointer::hole(piece.missing), piece.missing);
             }
-            let mut marks = Marks::bare(length);
+            let mut marks = Marks::for_plain_block(length);
             if piece.is_description {
-                (pointer, marks) = (pointer.within(0, 0), Marks::described(length));
+                (pointer, marks) = (pointer.subrange(0, 0), Marks::for_description(length));
             }
             let (session, flags) = (piece.session, piece.flags);
             let context = BlockMetadata { session, flags, ..BlockMetadata::default() };
@@ -101,7 +101,7 @@ impl<'a> Space<'a> {
 pub fn run_fragments(node: &mut Node, pieces: &[Fragment]) -> Vec<Answer> {
     let arena = Arena::new(4 * pieces.len());
     let mut space = Space::new(&arena);
-    let batches = node.pass(space.batch_of_fragments(pieces), &mut space, 0);
+    let batches = node.process_batch(space.batch_of_fragments(pieces), &mut space, 0);
     let blocks = batches.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
     blocks.map(|(_, block)| Answer::from_block(&block, None)).collect()
 }

@@ -10,7 +10,7 @@ use crate::contract::{
 };
 use abi::{BlockFlags, Class};
 use ebpf::emit::{self, Answer, Outcome, ReturnConversion, Target, UnfitReason};
-use ebpf::exam::{TwinRunner, TwinVerdict, insert_tag_inline};
+use ebpf::exam::{TwinJudge, TwinVerdict, insert_tag_inline};
 use ebpf::interpret::Packet;
 use ebpf::{FilterSpan, Program};
 use wire::LinkType;
@@ -137,13 +137,13 @@ pub fn request_text(chain: &[TwinCase]) -> String {
 /// program as in the chain.
 pub fn emit_program(chain: &[TwinCase], target: impl Into<Target>) -> Result<Program, UnfitReason> {
     emit::program(target.into().redirecting(), ReturnConversion::Answer, |s, on, out| {
-        let mut answer = Answer::new(emit::NONE, on);
+        let mut answer = Answer::new(emit::NO_ANSWER_CLASS, on);
         for (at, twin) in chain.iter().enumerate() {
             let d = twin.description;
             let emit = d.emit_twin.ok_or_else(|| UnfitReason::new("no twin"))?;
             let arguments =
                 parse_arguments(d, &twin.words()).map_err(|m| UnfitReason::new(m.to_string()))?;
-            answer = s.link(answer);
+            answer = s.end_part_if_long(answer);
             answer =
                 s.emit_twin(FilterSpan::new(d.name, at, 1), emit, &arguments, answer.layers, out)?;
         }
@@ -183,7 +183,7 @@ impl<'p> ReferenceChain<'p> {
     }
 }
 
-impl TwinRunner for ReferenceChain<'_> {
+impl TwinJudge for ReferenceChain<'_> {
     fn name(&self) -> &str {
         "user"
     }
@@ -202,12 +202,12 @@ impl TwinRunner for ReferenceChain<'_> {
         }
         let (mut class, mut last) = (Class::NONE, None);
         for node in &mut self.nodes {
-            batch = node.pass(batch, &mut space, 0).remove(0);
+            batch = node.process_batch(batch, &mut space, 0).remove(0);
             // A held or ended block has no class.
-            class = if batch.live() == 0 { Class::HELD } else { batch.class(0) };
-            last = lanes(batch.live()).next().map(|l| batch.block(l).frame.to_vec());
+            class = if batch.live_lanes() == 0 { Class::HELD } else { batch.class(0) };
+            last = lanes(batch.live_lanes()).next().map(|l| batch.block(l).frame.to_vec());
             batch.retain_lanes(batch.lanes_with_class(Class::is_answered));
-            if lanes(batch.live()).count() == 0 {
+            if lanes(batch.live_lanes()).count() == 0 {
                 break;
             }
         }
@@ -220,28 +220,28 @@ impl TwinRunner for ReferenceChain<'_> {
         }
     }
 
-    fn states(&mut self) -> Option<Vec<Vec<u8>>> {
+    fn filter_states(&mut self) -> Option<Vec<Vec<u8>>> {
         let maps = self.program.maps.iter().filter_map(|map| Some((map.state_of?, map.value_size)));
         let states = maps.map(|(word, size)| {
             let node = self.nodes.get_mut(word).expect("a filter for each word");
-            let saved = node.save();
+            let saved = node.take_sessions();
             // A filter without input has no session yet.
             let private = saved.iter().find(|moved| moved.key == PRIVATE_SESSION_KEY);
             let bytes =
                 private.map(|moved| moved.bytes.clone()).unwrap_or_else(|| vec![0; size as usize]);
-            node.restore(saved).expect("what was saved here");
+            node.restore_sessions(saved).expect("what was saved here");
             bytes
         });
         Some(states.collect())
     }
 
-    fn adopt(&mut self, states: Vec<Vec<u8>>) {
+    fn adopt_filter_states(&mut self, states: Vec<Vec<u8>>) {
         let words = self.program.maps.iter().filter_map(|map| map.state_of);
         for (word, bytes) in words.zip(states) {
             let node = self.nodes.get_mut(word).expect("a filter for each word");
-            node.save();
+            node.take_sessions();
             let private = MovedSession { key: PRIVATE_SESSION_KEY, bytes, held: Vec::new() };
-            node.restore(vec![private]).expect("as many bytes as a session has");
+            node.restore_sessions(vec![private]).expect("as many bytes as a session has");
         }
     }
 }

@@ -35,7 +35,7 @@ captured, or beyond the first 512 bytes), `too deep`, `fragment` (a later one ha
     ..Description::FILTER_DEFAULTS
 };
 
-const _: () = HeaderError::assert_names(DPORT.reasons, 5);
+const _: () = HeaderError::assert_reason_names(DPORT.reasons, 5);
 const NO_PORT: Reason = DPORT.reason("no port");
 
 /// A classifier by port: by source port if `SOURCE` is true, otherwise by destination port. Also

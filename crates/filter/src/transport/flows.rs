@@ -63,7 +63,7 @@ pub(crate) struct FlowIdentity {
     /// Nonzero if the forward direction is from the greater address and port to the lesser.
     pub(crate) is_forward_down: u8,
     /// Flags, free for use by the filter. The private record of the table instead contains
-    /// [`NUMBERS_REUSED`] or 0.
+    /// [`NUMBERS_REUSED_FLAG`] or 0.
     pub(crate) flags: u8,
     /// Free for use by the filter; `tcp` stores the server's port.
     pub(crate) port: u16,
@@ -108,7 +108,7 @@ pub(crate) struct FlowSession {
 
 /// Flag in the private record of a flow table that reuses session numbers. Set once all numbers of
 /// the filter's range have been assigned, or after a move from a filter with another range.
-const NUMBERS_REUSED: u8 = 1;
+const NUMBERS_REUSED_FLAG: u8 = 1;
 
 /// Moves and publishes the records of the flow table. After a move, the table rebuilds the list of
 /// the session numbers in use.
@@ -145,7 +145,7 @@ impl<R: FlowRecord> FilterState for FlowTable<R> {
         if !numbers.contains(shared.session) {
             // A number assigned by another instance may belong to another flow here, so only unused
             // numbers are assigned from now on.
-            (shared.session, shared.flags) = (0, shared.flags | NUMBERS_REUSED);
+            (shared.session, shared.flags) = (0, shared.flags | NUMBERS_REUSED_FLAG);
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ impl<R: FlowRecord> FlowTable<R> {
         (self.numbers.count() as usize).saturating_sub(self.flows_max).min(MOVED_NUMBERS_MAX)
     }
 
-    /// Returns the seed for [`FlowTable::key`]. Callers read it once per batch.
+    /// Returns the seed for [`FlowTable::flow_key_and_direction`]. Callers read it once per batch.
     pub(crate) fn seed(&self) -> u64 {
         self.table.get(PRIVATE_SESSION_KEY).map_or(0, |shared| shared.identity().word)
     }
@@ -183,7 +183,7 @@ impl<R: FlowRecord> FlowTable<R> {
     /// to the lesser. The key is the same for both directions, and never equals the key of the
     /// private record.
     #[inline]
-    pub(crate) fn key(flow: &Flow, seed: u64) -> (u64, bool) {
+    pub(crate) fn flow_key_and_direction(flow: &Flow, seed: u64) -> (u64, bool) {
         let (hash, down) = match (flow.source, flow.target, flow.ports) {
             (IpAddr::V4(source), IpAddr::V4(target), Some(ports)) => {
                 let end = |address: Ipv4Addr, port: u16| {
@@ -230,7 +230,7 @@ impl<R: FlowRecord> FlowTable<R> {
     fn unused_session_number(&mut self) -> u32 {
         let shared = self.table.get_or_create(PRIVATE_SESSION_KEY).identity_mut();
         match self.numbers.next_after(shared.session) {
-            Some(next) if shared.flags & NUMBERS_REUSED == 0 => {
+            Some(next) if shared.flags & NUMBERS_REUSED_FLAG == 0 => {
                 shared.session = next;
                 next
             }
@@ -253,7 +253,7 @@ impl<R: FlowRecord> FlowTable<R> {
             || self.first_free_number(self.numbers.first(), self.used_session_numbers_from(0));
         let next = next.or_else(from_the_lowest).unwrap_or_else(|| self.numbers.first());
         let shared = self.table.get_or_create(PRIVATE_SESSION_KEY).identity_mut();
-        (shared.session, shared.flags) = (next, shared.flags | NUMBERS_REUSED);
+        (shared.session, shared.flags) = (next, shared.flags | NUMBERS_REUSED_FLAG);
         next
     }
 
@@ -312,7 +312,7 @@ impl<R: FlowRecord> FlowTable<R> {
 impl FlowTable<FlowIdentity> {
     /// Returns the session of a flow. Begins a session if the flow is not in the table.
     pub(crate) fn assign_session(&mut self, flow: &Flow, seed: u64) -> FlowSession {
-        let (key, down) = Self::key(flow, seed);
+        let (key, down) = Self::flow_key_and_direction(flow, seed);
         let down = u8::from(down);
         if let Some(known) = self.table.find(key) {
             let backward = known.is_forward_down != down;
@@ -373,7 +373,7 @@ mod tests {
     fn n2_replicas_assign_distinct_session_numbers() {
         let mut assigned = std::collections::HashSet::new();
         for number in 0..3 {
-            let mut flows = FlowTable::new(100, 7, SessionNumbers::ALL.split(number, 3));
+            let mut flows = FlowTable::new(100, 7, SessionNumbers::ALL.nth_share(number, 3));
             let seed = flows.seed();
             let sessions: Vec<u32> = (0..50)
                 .map(|port| flows.assign_session(&test_flow(port, 53), seed).session)
@@ -412,8 +412,8 @@ mod tests {
                 let (source, target) = ([10, 0, a, b].into(), [10, 0, b, a].into());
                 let flow = Flow { source, target, protocol, ports: Some(ports) };
                 let ((key, down), (back, up)) = (
-                    FlowTable::<FlowIdentity>::key(&flow, seed),
-                    FlowTable::<FlowIdentity>::key(&flow.reversed(), seed),
+                    FlowTable::<FlowIdentity>::flow_key_and_direction(&flow, seed),
+                    FlowTable::<FlowIdentity>::flow_key_and_direction(&flow.reversed(), seed),
                 );
                 assert_eq!((key, down), (back, flow.normalized().1 == Direction::HighToLow));
                 assert!(!(up && down));
@@ -440,7 +440,7 @@ mod tests {
         for port in [1, 2, 3] {
             flows.assign_session(&test_flow(port, 53), seed);
         }
-        flows.remove(FlowTable::<FlowIdentity>::key(&test_flow(2, 53), seed).0);
+        flows.remove(FlowTable::<FlowIdentity>::flow_key_and_direction(&test_flow(2, 53), seed).0);
         flows.table.get_or_create(PRIVATE_SESSION_KEY).session = u32::MAX;
         let mut given = |port| flows.assign_session(&test_flow(port, 53), seed).session;
         assert_eq!([4, 1, 3, 5].map(&mut given), [2, 1, 3, 4], "1 and 3 are still known");
@@ -449,12 +449,13 @@ mod tests {
     #[test]
     fn a14_reuse_skips_numbers_of_flows_in_other_replicas() {
         let mut flows = FlowTable::new(9, 7, SessionNumbers::ALL);
-        let mut other = FlowTable::<FlowIdentity>::new(9, 7, SessionNumbers::ALL.split(1, 2));
+        let mut other = FlowTable::<FlowIdentity>::new(9, 7, SessionNumbers::ALL.nth_share(1, 2));
         let (seed, mut holds) = (flows.seed(), HoldTable::new(0, 0));
         for port in [1, 2, 3] {
             flows.assign_session(&test_flow(port, 53), seed);
         }
-        let key = |port| FlowTable::<FlowIdentity>::key(&test_flow(port, 53), seed).0;
+        let key =
+            |port| FlowTable::<FlowIdentity>::flow_key_and_direction(&test_flow(port, 53), seed).0;
         for port in [1, 2] {
             let moved = flows.take_session(key(port), &mut holds).unwrap();
             other.put_session(moved, &mut holds).unwrap();
@@ -496,7 +497,11 @@ mod tests {
                         }
                         flows = other;
                     }
-                    1..6 => drop(flows.remove(FlowTable::<FlowIdentity>::key(&flow, seed).0)),
+                    1..6 => {
+                        let (key, _) =
+                            FlowTable::<FlowIdentity>::flow_key_and_direction(&flow, seed);
+                        _ = flows.remove(key);
+                    }
                     _ => began += u32::from(flows.assign_session(&flow, seed).is_new),
                 }
                 let known = flows.keys_by_session();

@@ -36,7 +36,7 @@ header; put `ip` before).",
     example: "replay dns.pcap | udp |dns print",
     kind: FilterKind::Reordering,
     input_forms: Forms::FRAMED,
-    needs: InputNeeds::only(&super::protocol_packet_inputs(
+    needs: InputNeeds::from_usable_inputs(&super::protocol_packet_inputs(
         protocol::UDP,
         "the class of its packets is `|udp`",
     )),
@@ -56,7 +56,7 @@ header; put `ip` before).",
     ..Description::FILTER_DEFAULTS
 };
 
-const _: () = HeaderError::assert_names(UDP.reasons, 5);
+const _: () = HeaderError::assert_reason_names(UDP.reasons, 5);
 const NOT_UDP: Reason = UDP.reason("not udp");
 
 const NEW_SESSIONS: Counter = UDP.counter("new sessions");
@@ -79,7 +79,8 @@ impl LaneFilter for Udp {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let seed = self.flows.seed();
         cx.answer_each_lane(batch, |block, common| {
-            let datagram = layers::datagram(block).map_err(HeaderError::reason)?;
+            let datagram =
+                layers::datagram_ports_and_payload(block).map_err(HeaderError::reason)?;
             let (ports, payload, end) = datagram.ok_or(NOT_UDP)?;
             self.assign_session(block, ports, seed, common);
             let class = Class::from_natural(ports.target.into());

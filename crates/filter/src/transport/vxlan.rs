@@ -29,7 +29,7 @@ Reasons for no class: `no vxlan` (another port or protocol, or no VNI), `not ip`
         output_form: VXLAN.output_form,
         reads: VXLAN.reads,
     }),
-    parameters: &[Parameter::named(
+    parameters: &[Parameter::with_default(
         "port",
         ParameterType::Number { low: 1, high: 0xffff },
         "4789",
@@ -41,7 +41,10 @@ Reasons for no class: `no vxlan` (another port or protocol, or no VNI), `not ip`
         names: &[],
     },
     reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "no vxlan"],
-    analysis: Analysis { output_links: Some(|_| Some(&[LinkType::ETHERNET])), ..Analysis::NONE },
+    analysis: ArgumentAnalysis {
+        output_links: Some(|_| Some(&[LinkType::ETHERNET])),
+        ..ArgumentAnalysis::NONE
+    },
     constructor: Some(|arguments| {
         let port = arguments.number("port").unwrap_or_default();
         Ok(Filter::lanes(Vxlan { port }))
@@ -49,7 +52,7 @@ Reasons for no class: `no vxlan` (another port or protocol, or no VNI), `not ip`
     ..Description::FILTER_DEFAULTS
 };
 
-const _: () = HeaderError::assert_names(VXLAN.reasons, 5);
+const _: () = HeaderError::assert_reason_names(VXLAN.reasons, 5);
 const NO_VXLAN: Reason = VXLAN.reason("no vxlan");
 
 /// Length in bytes of the VXLAN header.
@@ -57,8 +60,10 @@ const HEADER_LENGTH: u32 = 8;
 /// Flag in the VXLAN header: the network identifier is valid.
 const NETWORK_ID_FLAG: u8 = 0x08;
 /// Flags of a block that belong to its session.
-const SESSION_FLAGS: BlockFlags =
-    BlockFlags::FIRST.with(BlockFlags::LAST).with(BlockFlags::BACKWARD).with(BlockFlags::END_MASK);
+const SESSION_FLAGS: BlockFlags = BlockFlags::FIRST
+    .with(BlockFlags::LAST)
+    .with(BlockFlags::BACKWARD)
+    .with(BlockFlags::SESSION_END_MASK);
 
 struct Vxlan {
     port: u64,
@@ -77,7 +82,8 @@ impl Vxlan {
     /// Returns the block with the inner frame in view, or the reason why it contains no inner
     /// frame.
     fn inner_frame<'a>(&self, mut block: Block<'a>) -> Result<Block<'a>, Reason> {
-        let datagram = layers::datagram(&mut block).map_err(HeaderError::reason)?;
+        let datagram =
+            layers::datagram_ports_and_payload(&mut block).map_err(HeaderError::reason)?;
         let ours = datagram.filter(|(ports, ..)| u64::from(ports.target) == self.port);
         let (_, at, end) = ours.ok_or(NO_VXLAN)?;
         let begins = at + HEADER_LENGTH;
@@ -90,9 +96,10 @@ impl Vxlan {
             return Err(NO_VXLAN);
         }
         let mut inner = block.without_leading_bytes(begins);
-        let (captured, ticket) = (inner.marks.captured.min(end - begins), inner.marks.ticket());
+        let (captured, ticket) =
+            (inner.marks.captured.min(end - begins), inner.marks.section_ticket());
         inner.marks = Marks::frame(LinkType::ETHERNET.0, inner.marks.captured, end - begins);
-        inner.marks = inner.marks.with_ticket(ticket);
+        inner.marks = inner.marks.with_section_ticket(ticket);
         // A session of the tunnel, and the direction in it, say nothing about the inner flows.
         inner.context.session = 0;
         inner.context = inner.context.without_flags(SESSION_FLAGS);

@@ -3,8 +3,8 @@
 
 use ebpf::interpret::Packet;
 use filter::testing::{ETHERNET, Frame, TEST_KEY};
-use filter::transport::token::token_writer::seal;
-use wire::checksum::ChecksumSum;
+use filter::transport::token::token_writer::write_token;
+use wire::checksum::OnesComplementSum;
 
 /// Returns the bytes of the frames that have an Ethernet header.
 pub(crate) fn ethernet_bytes(frames: Vec<Frame>) -> Vec<Vec<u8>> {
@@ -67,7 +67,7 @@ pub(crate) fn boundary_frames() -> Vec<Vec<u8>> {
         frames.push(tagged);
     }
     frames.extend(pattern_frames());
-    frames.extend(length_frames());
+    frames.extend(boundary_length_frames());
     frames.extend(token_frames());
     frames.extend(late_port_and_zero_checksum_frames(udp.bytes));
     frames
@@ -77,7 +77,7 @@ pub(crate) fn boundary_frames() -> Vec<Vec<u8>> {
 /// after the headers.
 fn extension_packets(datagram: &[u8]) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
-    for first in EXTENSIONS {
+    for first in EXTENSION_PROTOCOLS {
         for second in [17, 6, 60] {
             let header = [first, 0, 0, 0, 0, 0, 0, 0];
             frames.push(
@@ -93,14 +93,14 @@ fn extension_packets(datagram: &[u8]) -> Vec<Vec<u8>> {
         }
     }
     let deep = [60, 0, 0, 0, 0, 0, 0, 0].repeat(2);
-    for third in EXTENSIONS.into_iter().chain([60, 17]) {
+    for third in EXTENSION_PROTOCOLS.into_iter().chain([60, 17]) {
         let chain = [&deep[..], &[third, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
         frames.push(Frame::ipv6(60, &chain).bytes);
     }
     // The header after two extension headers is the last one parsed; padded, so that no other byte
     // is mistaken for a length.
     let padded = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
-    for third in EXTENSIONS {
+    for third in EXTENSION_PROTOCOLS {
         let chain = [&padded(60)[..], &padded(third), datagram].concat();
         frames.push(Frame::ipv6(0, &chain).bytes);
     }
@@ -126,7 +126,7 @@ fn late_port_and_zero_checksum_frames(mut zero: Vec<u8>) -> Vec<Vec<u8>> {
 }
 
 /// Protocol numbers of IPv6 extension headers, and the adjacent numbers.
-const EXTENSIONS: [u8; 19] =
+const EXTENSION_PROTOCOLS: [u8; 19] =
     [0, 1, 42, 43, 44, 45, 50, 51, 52, 59, 60, 61, 134, 135, 136, 138, 139, 140, 141];
 
 /// Returns frames at the limits of header lengths: with the longest headers that a twin parses, and
@@ -197,7 +197,7 @@ fn pattern_frames() -> Vec<Vec<u8>> {
 }
 
 /// Returns frames with lengths around powers of two.
-fn length_frames() -> Vec<Vec<u8>> {
+fn boundary_length_frames() -> Vec<Vec<u8>> {
     let with = |length: usize| Frame::udp(4000, 53, &vec![7; length - 42]).bytes;
     [63, 64, 65, 127, 128, 255, 256, 257, 511, 512, 1023, 1024].map(with).into()
 }
@@ -213,7 +213,7 @@ fn token_frames() -> Vec<Vec<u8>> {
             frame = Frame::ipv6(17, &frame[34..]).bytes;
             frame[22..54].copy_from_slice(&data[..32]);
         }
-        seal(&mut frame, &TEST_KEY, number, 20);
+        write_token(&mut frame, &TEST_KEY, number, 20);
         frame
     };
     let lengths = [0, 1, 7, 8, 9, 15, 16, 17, 19, 20, 21, 24, 90].into_iter().zip(0x1000..);
@@ -275,16 +275,18 @@ fn pseudo_header_sum(frame: &[u8]) -> Option<(usize, u16)> {
         17 => ip.end + 6,
         _ => return None,
     };
-    let sum =
-        ChecksumSum::new().with(frame.get(ip)?).with(&[0, protocol]).with(&length.to_be_bytes());
+    let sum = OnesComplementSum::new()
+        .with_bytes(frame.get(ip)?)
+        .with_bytes(&[0, protocol])
+        .with_bytes(&length.to_be_bytes());
     Some((at, sum.fold_to_16_bits()))
 }
 
 /// Makes complete TCP and UDP frames over both IP versions whose checksums [look
 /// pending](looks_like_pending_checksum).
 pub(crate) fn pending_lookalike_frames() -> Vec<Vec<u8>> {
-    use testkit::{Frame, Segment};
-    let segment = Segment { source: 4000, target: 80, window: 512, ..Segment::default() };
+    use testkit::{Frame, TcpHeader};
+    let segment = TcpHeader { source: 4000, target: 80, window: 512, ..TcpHeader::default() };
     let four = || Frame::ethernet().ipv4("10.0.0.1", "192.0.2.80");
     let six = || Frame::ethernet().ipv6("2001:db8::1", "2001:db8:80::80");
     let found = |make: &dyn Fn(&[u8]) -> Vec<u8>| {
@@ -339,7 +341,7 @@ pub(crate) fn truncated_at_headers(frame: &[u8]) -> impl Iterator<Item = &[u8]> 
 
 /// Returns each frame in all layouts in which the kernel may store it: linear, non-linear, and with
 /// the tag stored outside the frame.
-pub(crate) fn kernel_layouts(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
+pub(crate) fn packets_in_all_layouts(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
     let mut packets = Vec::new();
     for (number, frame) in frames.iter().enumerate() {
         let packet = Packet::new(frame);

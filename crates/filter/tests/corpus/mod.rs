@@ -7,14 +7,14 @@ pub(crate) mod boundaries;
 
 use filter::LANES;
 use filter::testing::{self, Frame};
-use filter::transport::token::token_writer::seal;
+use filter::transport::token::token_writer::write_token;
 use std::fs;
 use testkit::Random;
 use wire::LinkType;
 
 /// Maximum size of a capture in bytes. Larger captures are skipped, so that a test takes only
 /// seconds.
-const CAPTURE_MAX: u64 = 1 << 20;
+const CAPTURE_SIZE_MAX: u64 = 1 << 20;
 
 /// Function that returns frames from the start of each capture. Its argument is the maximum number
 /// of frames per capture.
@@ -39,7 +39,7 @@ pub(crate) fn external_frames(each: usize) -> Vec<Frame> {
 
 fn first_frames(captures: &testkit::Captures, each: usize) -> Vec<Frame> {
     let small = |path: &&std::path::PathBuf| {
-        fs::metadata(path).is_ok_and(|about| about.len() < CAPTURE_MAX)
+        fs::metadata(path).is_ok_and(|about| about.len() < CAPTURE_SIZE_MAX)
     };
     let read = captures.paths.iter().filter(small).filter_map(|path| fs::read(path).ok());
     read.flat_map(|bytes| testing::read_capture(&bytes).into_iter().take(each)).collect()
@@ -62,7 +62,7 @@ pub(crate) fn header_case_frames() -> Vec<Frame> {
     let cooked = [&[0; 14][..], &udp.bytes[12..]].concat();
     let cooked2 = [&udp.bytes[12..14], &[0; 18], &udp.bytes[14..]].concat();
     let mut sealed = Frame::udp(4000, 53, b"here a token is data");
-    seal(&mut sealed.bytes, &testing::TEST_KEY, 1, 64);
+    write_token(&mut sealed.bytes, &testing::TEST_KEY, 1, 64);
     let loopback = [&[2, 0, 0, 0][..], &udp.bytes[14..]].concat();
     vec![
         Frame::tcp(4000, 80, b"GET / HTTP/1.1\r\n\r\n"),
@@ -84,7 +84,7 @@ pub(crate) fn header_case_frames() -> Vec<Frame> {
         Frame::new(LinkType::LINUX_SLL2.0, &cooked2),
         Frame::new(LinkType::NULL.0, &loopback),
         Frame::new(LinkType::PPP.0, &[&[0, 0x21][..], &udp.bytes[14..]].concat()),
-        Frame::new(abi::Marks::NO_LINK, b"no frame at all"),
+        Frame::new(abi::Marks::NO_LINK_TYPE, b"no frame at all"),
         Frame::new(9999, b"a link type that nobody knows"),
         later,
         first,
@@ -108,7 +108,7 @@ pub(crate) fn truncate_to_every_length(frames: &[Frame]) -> Vec<Frame> {
 /// Returns frames with flipped bits and frames of random bytes, for all link types.
 pub(crate) fn noise_frames(frames: &[Frame], count: usize) -> Vec<Frame> {
     let mut random = Random::with_replayable_seed();
-    let links = [0, 1, 9, 12, 14, 50, 101, 108, 113, 228, 229, 276, 9999, abi::Marks::NO_LINK];
+    let links = [0, 1, 9, 12, 14, 50, 101, 108, 113, 228, 229, 276, 9999, abi::Marks::NO_LINK_TYPE];
     let mut noise = Vec::new();
     for number in 0..count {
         let mut frame = random.pick(frames).clone();

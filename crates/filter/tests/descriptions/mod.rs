@@ -20,7 +20,7 @@ pub(crate) struct DescribedMessage {
 }
 
 impl DescribedMessage {
-    fn of(class: Class, frame: &[u8]) -> Self {
+    fn from_record(class: Class, frame: &[u8]) -> Self {
         let record = Record::parse(frame).expect("the frame of a description is a record");
         let fields = record.fields().map(|(field, value)| (field, value_text(field, value)));
         Self { class, fields: fields.collect() }
@@ -41,7 +41,7 @@ impl DescribedMessage {
 fn value_text(field: Field, value: &[u8]) -> String {
     match field.shape() {
         FieldType::Number | FieldType::Flag | FieldType::Time => {
-            wire::record::number(value).unwrap_or_default().to_string()
+            wire::record::decode_number(value).unwrap_or_default().to_string()
         }
         FieldType::Address => match (<[u8; 4]>::try_from(value), <[u8; 16]>::try_from(value)) {
             (Ok(four), _) => std::net::Ipv4Addr::from(four).to_string(),
@@ -98,7 +98,7 @@ impl FilterChain {
             for batch in &batches {
                 let described = batch.blocks().filter(|(_, block)| block.marks.is_description());
                 let messages =
-                    described.map(|(_, b)| DescribedMessage::of(b.pointer.class, b.frame));
+                    described.map(|(_, b)| DescribedMessage::from_record(b.pointer.class, b.frame));
                 self.messages.extend(messages);
             }
             return;
@@ -108,7 +108,7 @@ impl FilterChain {
             if at > 0 {
                 batch.retain_lanes(batch.lanes_with_class(Class::is_answered));
             }
-            after.extend(node.pass(batch, space, now));
+            after.extend(node.process_batch(batch, space, now));
         }
         self.run_from(at + 1, after, space, now);
     }

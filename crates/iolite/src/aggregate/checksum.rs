@@ -14,7 +14,7 @@ use super::{Aggregate, ContentId, Slice};
 /// entry is replaced. Lookup is O(1), and nothing is allocated after [`ChecksumCache::new`].
 #[derive(Debug)]
 pub struct ChecksumCache {
-    sets: Box<[[Entry; WAYS_PER_SET]]>,
+    sets: Box<[[CachedSum; WAYS_PER_SET]]>,
     /// Number of lookups so far. Serves as a logical clock for finding the least recently used
     /// entry.
     now: u64,
@@ -25,7 +25,7 @@ pub struct ChecksumCache {
 /// A cached checksum of a slice. `used` is the number of the latest lookup that returned the
 /// checksum; 0 if the entry is free.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct CachedSum {
     content: Option<ContentId>,
     length: u32,
     sum: u16,
@@ -40,13 +40,13 @@ impl ChecksumCache {
     #[must_use]
     pub fn new(slices: usize) -> Self {
         let sets = slices.div_ceil(WAYS_PER_SET).max(1).next_power_of_two();
-        let sets = vec![[Entry::default(); WAYS_PER_SET]; sets].into();
+        let sets = vec![[CachedSum::default(); WAYS_PER_SET]; sets].into();
         Self { sets, now: 0, hits: 0, misses: 0 }
     }
 
     /// Returns the Internet checksum of the aggregate, folded to 16 bits and not complemented. `of`
     /// must return such a sum for a byte slice; it is not called for slices whose sums are cached.
-    pub fn sum(&mut self, aggregate: &Aggregate, of: impl Fn(&[u8]) -> u16) -> u16 {
+    pub fn aggregate_sum(&mut self, aggregate: &Aggregate, of: impl Fn(&[u8]) -> u16) -> u16 {
         let mut total = SliceSum::default();
         for slice in aggregate.slices() {
             total.add(self.slice_sum(slice, &of), slice.len());
@@ -74,7 +74,7 @@ impl ChecksumCache {
         self.misses += 1;
         let sum = of(slice.bytes());
         if let Some(oldest) = set.iter_mut().min_by_key(|entry| entry.used) {
-            *oldest = Entry { content, length, sum, used: self.now };
+            *oldest = CachedSum { content, length, sum, used: self.now };
         }
         sum
     }
@@ -163,7 +163,7 @@ mod tests {
                 rest = tail;
             }
             for _ in 0..2 {
-                let sum = cache.sum(&aggregate, reference_checksum);
+                let sum = cache.aggregate_sum(&aggregate, reference_checksum);
                 assert!(equal_sums(sum, reference_checksum(&bytes)), "{sum:04x} {aggregate:?}");
             }
         }
@@ -183,7 +183,7 @@ mod tests {
             let header = [request; 77];
             let mut response = headers.copy(&header).unwrap();
             response.append(file.clone()).unwrap();
-            let sum = cache.sum(&response, of);
+            let sum = cache.aggregate_sum(&response, of);
             assert!(equal_sums(sum, reference_checksum(&response.to_vec())));
         }
         assert_eq!(summed.get(), 100 * 77 + 30_001, "the file once");
@@ -195,11 +195,11 @@ mod tests {
         let mut pool = create_pool(1);
         let mut cache = ChecksumCache::new(16);
         let hot = pool.copy(&[1; 100]).unwrap();
-        cache.sum(&hot, reference_checksum);
+        cache.aggregate_sum(&hot, reference_checksum);
         for _ in 0..1000 {
             let once = pool.copy(&[2; 50]).unwrap();
-            cache.sum(&once, reference_checksum);
-            cache.sum(&hot, |_| panic!("asked for all the time, and forgotten"));
+            cache.aggregate_sum(&once, reference_checksum);
+            cache.aggregate_sum(&hot, |_| panic!("asked for all the time, and forgotten"));
         }
         assert_eq!(cache.sets.len() * WAYS_PER_SET, 16);
     }
@@ -217,7 +217,7 @@ mod tests {
             let bytes = round.to_le_bytes().repeat(500);
             let aggregate = pool.copy(&bytes).unwrap();
             assert!(equal_sums(
-                cache.sum(&aggregate, reference_checksum),
+                cache.aggregate_sum(&aggregate, reference_checksum),
                 reference_checksum(&bytes)
             ));
             for slice in aggregate.slices() {

@@ -10,13 +10,13 @@
 //! A seal is permanent, applies to a whole file, and is slow (55 µs for 64 KB from the first byte
 //! to the mapping, compared to 0.7 µs for copying them): so it suits data of many pages that is
 //! long-lived and read often (a document, a computed response). Small and frequent data is sent in
-//! a pool and copied from there ([`Window`](super::owner::Window)).
+//! a pool and copied from there ([`DbufWindow`](super::owner::DbufWindow)).
 
 use super::refusal::GrantRefusal;
 use super::{Aggregate, Error, Slice};
-use abi::ring::PAGE;
+use abi::ring::PAGE_SIZE;
 use abi::{Class, DbufId, Extent, RichPointer};
-use buffer::pool::Memory;
+use buffer::pool::PoolMemory;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,14 +26,14 @@ use sys::memory::{Memfd, Seals};
 /// Immutable data in a separate memfd.
 #[derive(Clone, Debug)]
 pub struct FrozenData {
-    memory: Arc<Memory>,
+    memory: Arc<PoolMemory>,
     length: usize,
 }
 
 impl FrozenData {
     /// Copies an aggregate into a new memfd and freezes it. `id` must be unique among all dbufs.
-    pub fn copy(id: DbufId, aggregate: &Aggregate) -> io::Result<Self> {
-        Self::write(id, aggregate.len(), |file| {
+    pub fn from_aggregate(id: DbufId, aggregate: &Aggregate) -> io::Result<Self> {
+        Self::create_filled(id, aggregate.len(), |file| {
             aggregate.write_to(file)?;
             Ok(aggregate.len())
         })
@@ -41,9 +41,9 @@ impl FrozenData {
 
     /// Reads up to `max` bytes into a new memfd and freezes it. The memfd is truncated to the pages
     /// that the bytes need. `id` must be unique among all dbufs.
-    pub fn read(id: DbufId, from: impl Read, max: usize) -> io::Result<Self> {
+    pub fn from_reader(id: DbufId, from: impl Read, max: usize) -> io::Result<Self> {
         let max = max.min(MAPPED_SIZE_MAX);
-        Self::write(id, max, |mut file| {
+        Self::create_filled(id, max, |mut file| {
             let length = io::copy(&mut from.take(max as u64), &mut file)?;
             Ok(usize::try_from(length).unwrap_or(max))
         })
@@ -61,10 +61,10 @@ impl FrozenData {
         // The size was read before the seals; it is final now, so read it again.
         let file = Memfd::from_fd(file.into())?;
         let is = file.len();
-        if is == 0 || is % PAGE != 0 || is > MAPPED_SIZE_MAX || length > is {
+        if is == 0 || is % PAGE_SIZE != 0 || is > MAPPED_SIZE_MAX || length > is {
             return Err(GrantRefusal::Size { dbuf: id, is });
         }
-        Ok(Self { memory: Arc::new(Memory::frozen(id, file)?), length })
+        Ok(Self { memory: Arc::new(PoolMemory::frozen(id, file)?), length })
     }
 
     /// Returns all data by reference, one slice per 512 KB.
@@ -76,7 +76,7 @@ impl FrozenData {
             let place = Extent::new(start as u64, u32::try_from(length).unwrap_or(0));
             let pointer = RichPointer::new(self.memory.id(), place, Class::YES);
             let Some(lease) = self.memory.lease_frozen(start / segment) else { break };
-            all.extend(Slice::new(Arc::new(lease), pointer)?)?;
+            all.append_slice(Slice::new(Arc::new(lease), pointer)?)?;
         }
         Ok(all)
     }
@@ -99,7 +99,7 @@ impl FrozenData {
         self.memory.id()
     }
 
-    pub(crate) const fn memory(&self) -> &Arc<Memory> {
+    pub(crate) const fn memory(&self) -> &Arc<PoolMemory> {
         &self.memory
     }
 
@@ -110,7 +110,7 @@ impl FrozenData {
         self.memory.file().map(AsFd::as_fd)
     }
 
-    fn write(
+    fn create_filled(
         id: DbufId,
         max: usize,
         fill: impl FnOnce(&File) -> io::Result<usize>,
@@ -130,6 +130,6 @@ impl FrozenData {
 const MAPPED_SIZE_MAX: usize = 1 << 40;
 
 const fn round_up_to_pages(length: usize) -> usize {
-    let pages = length.div_ceil(PAGE);
-    (if pages == 0 { 1 } else { pages }) * PAGE
+    let pages = length.div_ceil(PAGE_SIZE);
+    (if pages == 0 { 1 } else { pages }) * PAGE_SIZE
 }

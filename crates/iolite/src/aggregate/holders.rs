@@ -68,7 +68,7 @@ impl Holders {
 
     /// Adds a process, and returns its id. Until the process leaves, its access depends on these
     /// credentials, even if its user or groups change (T17).
-    pub fn join(&mut self, credentials: Credentials) -> PeerId {
+    pub fn add_peer(&mut self, credentials: Credentials) -> PeerId {
         let id = PeerId(self.next);
         self.next += 1;
         let peer =
@@ -117,14 +117,14 @@ impl Holders {
     /// Removes a peer and releases the segments held for it. Returns the counters of the peer at
     /// that moment, or `None` if there is no such peer.
     pub fn remove(&mut self, peer: PeerId) -> Option<HeldCounts> {
-        self.peers.remove(&peer).map(|peer| peer.holding())
+        self.peers.remove(&peer).map(|peer| peer.held_counts())
     }
 
     /// Returns the numbers of segments and slices held for a peer, or `None` if there is no such
     /// peer.
     #[must_use]
-    pub fn holding(&self, peer: PeerId) -> Option<HeldCounts> {
-        self.peers.get(&peer).map(Peer::holding)
+    pub fn held_counts(&self, peer: PeerId) -> Option<HeldCounts> {
+        self.peers.get(&peer).map(Peer::held_counts)
     }
 }
 
@@ -157,7 +157,7 @@ impl Peer {
         true
     }
 
-    fn holding(&self) -> HeldCounts {
+    fn held_counts(&self) -> HeldCounts {
         HeldCounts {
             segments: self.held.len(),
             references: self.held.values().map(|held| held.references).sum(),
@@ -192,7 +192,7 @@ mod tests {
     fn q18_segments_are_held_until_peer_releases_or_exits() {
         let mut pool = create_pool(4);
         let mut holders = Holders::new(8);
-        let [first, second] = [1, 2].map(|user| holders.join(Credentials::new(user, user)));
+        let [first, second] = [1, 2].map(|user| holders.add_peer(Credentials::new(user, user)));
         let sent = one_segment_aggregate(&mut pool);
         let pointer = sent.slices().next().unwrap().pointer();
         for peer in [first, first, second] {
@@ -200,7 +200,7 @@ mod tests {
         }
         drop(sent);
         assert_eq!(pool.usage().leased, 1);
-        assert!(holders.release(second, pointer.within(7, 1)));
+        assert!(holders.release(second, pointer.subrange(7, 1)));
         assert!(!holders.release(second, pointer), "it has none left");
         let counted = holders.remove(first).unwrap();
         assert_eq!(counted, HeldCounts { segments: 1, references: 2, mistakes: 0 });
@@ -214,19 +214,19 @@ mod tests {
     fn peer_at_its_limit_holds_whole_aggregates_or_none() {
         let mut pool = create_pool(8);
         let mut holders = Holders::new(3);
-        let peer = holders.join(Credentials::from(effective_ids()));
+        let peer = holders.add_peer(Credentials::from(effective_ids()));
         let mut sent = Aggregate::new();
         for _ in 0..4 {
             sent.append(one_segment_aggregate(&mut pool)).unwrap();
         }
         assert_eq!(holders.hold(peer, &sent), Err(GrantRefusal::Limit { peer, limit: 3 }));
-        assert_eq!(holders.holding(peer), Some(HeldCounts::default()));
+        assert_eq!(holders.held_counts(peer), Some(HeldCounts::default()));
         sent.truncate(3 * SEGMENT_SIZE);
         holders.hold(peer, &sent).unwrap();
         holders.hold(peer, &sent).unwrap();
         drop(sent);
         let held = HeldCounts { segments: 3, references: 6, mistakes: 0 };
-        assert_eq!(holders.holding(peer), Some(held));
+        assert_eq!(holders.held_counts(peer), Some(held));
         assert_eq!(pool.usage().leased, 3);
         drop(holders);
         assert_eq!(pool.usage().leased, 0, "an owner that is gone keeps nothing");
@@ -240,8 +240,8 @@ mod tests {
         let mut pool = create_pool(8);
         let mut holders = Holders::new(8);
         let (honest, liar) = (
-            holders.join(Credentials::from(effective_ids())),
-            holders.join(Credentials::from(effective_ids())),
+            holders.add_peer(Credentials::from(effective_ids())),
+            holders.add_peer(Credentials::from(effective_ids())),
         );
         let sent: Vec<_> = (0..8).map(|_| one_segment_aggregate(&mut pool)).collect();
         for aggregate in &sent {
@@ -258,8 +258,8 @@ mod tests {
             given += u32::from(holders.release(liar, RichPointer::new(dbuf, place, Class::YES)));
         }
         assert_eq!(given, 1, "its own, once");
-        assert_eq!(holders.holding(liar).unwrap().mistakes, 99_999);
+        assert_eq!(holders.held_counts(liar).unwrap().mistakes, 99_999);
         assert_eq!(pool.usage().leased, 8);
-        assert_eq!(holders.holding(honest).unwrap().references, 8);
+        assert_eq!(holders.held_counts(honest).unwrap().references, 8);
     }
 }

@@ -3,13 +3,13 @@
 //! Input: pools with access lists, peers with credentials. Output: a [`Grant`] (one descriptor of
 //! sealed memory or of a file), or a [`GrantRefusal`] with the reason. Permission is checked only
 //! when a pool is granted: a peer that has mapped a pool can read the entire pool. The receiver
-//! maps a pool once and keeps the mapping ([`Window`]), so later data in the same pool needs no
+//! maps a pool once and keeps the mapping ([`DbufWindow`]), so later data in the same pool needs no
 //! system call. This corresponds to the paper's lazily built pool of mapped buffers.
 //!
 //! The process that created the pools owns them ([`PoolOwner`]) and handles requests at a
 //! [`server`](super::server). A granted descriptor cannot be used to write or truncate the memory,
 //! but the owner can still write through its own mapping: to the receiver the bytes are foreign,
-//! and [`Window::copy`] copies them. The paper toggles the writer's permission for each buffer;
+//! and [`DbufWindow::copy`] copies them. The paper toggles the writer's permission for each buffer;
 //! here, data that justifies a separate file can be [`FrozenData`] and is then read in place.
 
 use super::holders::{Holders, PeerId};
@@ -17,10 +17,10 @@ use super::refusal::GrantRefusal;
 use super::{Aggregate, AllocationPool, Error, FrozenData};
 use crate::file::{self, CachedFile};
 use abi::access::{AccessList, Credentials};
-use abi::ring::PAGE;
+use abi::ring::PAGE_SIZE;
 use abi::{DbufId, RichPointer};
 use buffer::region::Region;
-use buffer::{Fault, foreign};
+use buffer::{Fault, foreign_memory};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use sys::memory::{Memfd, Seals};
 
 /// The authority that grants memory to peers.
-pub trait Owner {
+pub trait MemoryOwner {
     /// Returns the grant that a permitted peer needs to map this dbuf. If the peer is refused,
     /// fails with the reason.
     fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, GrantRefusal>;
@@ -67,8 +67,10 @@ impl PoolOwner {
         if !file.seals()?.contains(Seals::READER) {
             file.seal(Seals::READER)?;
         }
-        let shared =
-            SharedPool { access: pool.access().clone(), file: duplicate_descriptor(file.as_fd())? };
+        let shared = SharedPool {
+            access: pool.access_list().clone(),
+            file: duplicate_descriptor(file.as_fd())?,
+        };
         self.pools.insert(dbuf, shared);
         Ok(())
     }
@@ -111,7 +113,7 @@ impl PoolOwner {
                 self.pools.insert(dbuf, SharedPool { access: Arc::new(access), file });
             }
             MemoryKind::File => {
-                let file = CachedFile::from_received(dbuf, file);
+                let file = CachedFile::from_untrusted_descriptor(dbuf, file);
                 self.files.insert(dbuf, file.map_err(|why| file_refusal(dbuf, why))?);
             }
         }
@@ -177,7 +179,7 @@ impl PoolOwner {
     }
 }
 
-impl Owner for PoolOwner {
+impl MemoryOwner for PoolOwner {
     fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, GrantRefusal> {
         let credentials = self.holders.credentials(peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
         if let Some(file) = self.files.get(&dbuf) {
@@ -238,7 +240,7 @@ impl Grant {
     /// Creates a grant of a file from the descriptor received in reply to a request for this dbuf.
     /// The descriptor is not validated yet.
     #[must_use]
-    pub const fn of_file(dbuf: DbufId, file: OwnedFd) -> Self {
+    pub const fn from_file_descriptor(dbuf: DbufId, file: OwnedFd) -> Self {
         Self { dbuf, file, kind: MemoryKind::File }
     }
 
@@ -251,14 +253,14 @@ impl Grant {
 
     /// Maps a grant of frozen memory, whose first `length` bytes are data, for reading in place.
     /// Fails in the same cases as [`FrozenData::map`].
-    pub fn frozen(self, length: usize) -> Result<FrozenData, GrantRefusal> {
+    pub fn into_frozen(self, length: usize) -> Result<FrozenData, GrantRefusal> {
         FrozenData::map(self.dbuf, self.file, length)
     }
 
     /// Maps sealed memory of a valid pool size, or wraps a regular file. Fails for anything else.
     fn map(self) -> Result<MappedDbuf, GrantRefusal> {
         if self.kind == MemoryKind::File {
-            let file = CachedFile::from_received(self.dbuf, self.file);
+            let file = CachedFile::from_untrusted_descriptor(self.dbuf, self.file);
             return file.map(MappedDbuf::File).map_err(|why| file_refusal(self.dbuf, why));
         }
         let file = Memfd::from_fd(self.file)?;
@@ -268,7 +270,7 @@ impl Grant {
         }
         // The size was read before the seals; it is final now, so read it again.
         let file = Memfd::from_fd(file.into())?;
-        if !file.len().is_power_of_two() || !(PAGE..=MAPPED_SIZE_MAX).contains(&file.len()) {
+        if !file.len().is_power_of_two() || !(PAGE_SIZE..=MAPPED_SIZE_MAX).contains(&file.len()) {
             return Err(GrantRefusal::Size { dbuf: self.dbuf, is: file.len() });
         }
         Ok(MappedDbuf::Memory(Region::read_only(file.map_read()?)))
@@ -277,10 +279,10 @@ impl Grant {
 
 /// Converts a reason why a file cannot be shared into the reason why the owner does not grant
 /// `dbuf`.
-fn file_refusal(dbuf: DbufId, why: file::Refusal) -> GrantRefusal {
+fn file_refusal(dbuf: DbufId, why: file::FileRefusal) -> GrantRefusal {
     match why {
-        file::Refusal::Forbidden { uid } => GrantRefusal::Forbidden { dbuf, uid },
-        file::Refusal::System(error) => GrantRefusal::System(error),
+        file::FileRefusal::Forbidden { uid } => GrantRefusal::Forbidden { dbuf, uid },
+        file::FileRefusal::System(error) => GrantRefusal::System(error),
         _ => GrantRefusal::NoFile(dbuf),
     }
 }
@@ -292,7 +294,7 @@ const MAPPED_SIZE_MAX: usize = 1 << 40;
 /// The pools of other processes that this process has mapped. Each is mapped once, at its first
 /// use. [IOL §2.2, §2.3, the IO-Lite window]
 #[derive(Debug, Default)]
-pub struct Window {
+pub struct DbufWindow {
     views: BTreeMap<DbufId, MappedDbuf>,
 }
 
@@ -305,7 +307,7 @@ enum MappedDbuf {
     File(CachedFile),
 }
 
-impl Window {
+impl DbufWindow {
     /// Creates a window in which no dbuf is mapped yet.
     #[must_use]
     pub const fn new() -> Self {
@@ -343,7 +345,7 @@ impl Window {
         if at.saturating_add(length) > view.len() {
             return Err(Fault::CrossesSegment(pointer.place));
         }
-        foreign::copy_out(view.words(), at, out);
+        foreign_memory::copy_out(view.words(), at, out);
         Ok(())
     }
 

@@ -24,7 +24,7 @@ use super::server::{Client, GrantServer, ResolveError};
 use super::{Aggregate, AllocationPool, Error, SLICES_MAX};
 use abi::access::Credentials;
 use abi::{DbufId, RichPointer};
-use buffer::stream::{self, BlockRead, Input, Output};
+use buffer::stream::{self, BlockReadResult, Input, Output};
 use buffer::{Fault, share};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub fn pipe(
     reader: Credentials,
 ) -> sys::Result<(Sender, PipeOffer)> {
     let (output, mut offers) = stream::stream(&stream::Config::new(id))?;
-    let (peer, grant_socket) = server.introduce(reader)?;
+    let (peer, grant_socket) = server.add_client(reader)?;
     let none = || sys::Error::new("pipe", "a stream without a reader", 0);
     Ok((
         Sender { output, peer },
@@ -68,19 +68,19 @@ impl PipeOffer {
 
     /// Creates an offer of a pipe from the received descriptors, in the order in which they were
     /// sent. Fails if the number of descriptors is wrong.
-    pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, share::Refusal> {
+    pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, share::OfferRefusal> {
         let count = descriptors.len();
         match descriptors.pop() {
             Some(grant_socket) if count == Self::DESCRIPTOR_COUNT => {
                 Ok(Self { stream: stream::Offer::from_descriptors(descriptors)?, grant_socket })
             }
-            _ => Err(share::Refusal::Descriptors(count)),
+            _ => Err(share::OfferRefusal::Descriptors(count)),
         }
     }
 
     /// Validates the offer and opens the receiving end of the pipe of aggregates. Fails if the
     /// offer is invalid.
-    pub fn open(self) -> Result<Receiver, share::Refusal> {
+    pub fn open(self) -> Result<Receiver, share::OfferRefusal> {
         let input = self.stream.open()?;
         Ok(Receiver {
             input,
@@ -118,7 +118,7 @@ impl Sender {
         aggregate: &Aggregate,
     ) -> Result<(), SendError> {
         let slices = aggregate.slices().count();
-        if slices * POINTER_SIZE > self.output.block_max() {
+        if slices * POINTER_SIZE > self.output.block_length_max() {
             return Err(SendError::TooMany { slices });
         }
         server
@@ -149,10 +149,10 @@ impl Sender {
     /// segments.
     pub fn send(&mut self, server: &GrantServer, aggregate: &Aggregate) -> Result<(), SendError> {
         loop {
-            let returns = server.return_count();
+            let returns = server.release_and_departure_count();
             match self.try_send(server, aggregate) {
                 Err(SendError::Refused(GrantRefusal::Limit { .. })) => {
-                    server.wait_for_returns(returns)
+                    server.wait_for_release_or_departure(returns)
                 }
                 done => return done,
             }
@@ -175,9 +175,11 @@ impl Receiver {
     pub fn receive(&mut self) -> Result<Option<ReceivedAggregate>, Fault> {
         loop {
             match self.input.read_block(&mut self.buffer) {
-                Ok(BlockRead::Block(length)) => return self.decode_pointers(length).map(Some),
-                Ok(BlockRead::End) => return Ok(None),
-                Ok(BlockRead::Nothing) => {
+                Ok(BlockReadResult::Block(length)) => {
+                    return self.decode_pointers(length).map(Some);
+                }
+                Ok(BlockReadResult::End) => return Ok(None),
+                Ok(BlockReadResult::Nothing) => {
                     self.input.wait(None)?;
                 }
                 // The length was checked against the ring's maximum.
@@ -215,7 +217,7 @@ impl Receiver {
             let count = (length - at).min(out.len());
             let (to, rest) = out.split_at_mut(count);
             let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-            self.client.copy(pointer.within(small(at), small(count)), to)?;
+            self.client.copy(pointer.subrange(small(at), small(count)), to)?;
             (at, out) = (0, rest);
             if out.is_empty() {
                 break;
@@ -226,7 +228,7 @@ impl Receiver {
 
     /// Returns the reader's client of the grant server. The client resolves pointers that the
     /// reader has received by other means than this pipe.
-    pub const fn client(&mut self) -> &mut Client {
+    pub const fn client_mut(&mut self) -> &mut Client {
         &mut self.client
     }
 
@@ -266,14 +268,14 @@ impl Receiver {
 #[cfg(test)]
 impl Sender {
     /// Simulates that the process of this end is killed, for tests.
-    pub(crate) fn die(self) {
-        self.output.die();
+    pub(crate) fn simulate_kill(self) {
+        self.output.simulate_kill();
     }
 }
 
 #[cfg(test)]
 impl Receiver {
-    pub(crate) const fn late(&mut self) -> &mut buffer::late_event::LateEvent {
+    pub(crate) const fn late_event(&mut self) -> &mut buffer::late_event::LateEvent {
         &mut self.input.late_event
     }
 }
@@ -339,18 +341,18 @@ mod tests {
         DbufId::new(number).unwrap()
     }
 
-    fn fixture() -> (AllocationPool, GrantServer) {
+    fn pool_and_server() -> (AllocationPool, GrantServer) {
         let config = PoolConfig { segment: 4096, segments: 8 };
         let pool =
             AllocationPool::new(dbuf_id(1), config, AccessList::private(effective_ids())).unwrap();
         let mut creator = PoolOwner::new(4);
         creator.share(&pool).unwrap();
-        (pool, GrantServer::open(creator).unwrap())
+        (pool, GrantServer::start(creator).unwrap())
     }
 
     #[test]
     fn q14_aggregate_is_received_by_reference_and_in_parts() {
-        let (mut pool, server) = fixture();
+        let (mut pool, server) = pool_and_server();
         let (mut sender, offer) =
             pipe(&server, dbuf_id(2), Credentials::from(effective_ids())).unwrap();
         let mut receiver = offer.open().unwrap();
@@ -370,18 +372,18 @@ mod tests {
         assert!(nothing.is_empty() && receiver.receive().unwrap().is_none());
         receiver.release(nothing).unwrap();
         loop {
-            let returns = server.return_count();
+            let returns = server.release_and_departure_count();
             if pool.usage().leased == 0 {
                 break;
             }
-            server.wait_for_returns(returns);
+            server.wait_for_release_or_departure(returns);
         }
     }
 
     /// Pointers from the ring are untrusted: each yields bytes of a readable pool, or a fault.
     #[test]
     fn random_pointers_in_the_ring_cause_faults() {
-        let (mut pool, server) = fixture();
+        let (mut pool, server) = pool_and_server();
         let kept = pool.copy(&[7; 4096]).unwrap();
         let (mut sender, offer) =
             pipe(&server, dbuf_id(2), Credentials::from(effective_ids())).unwrap();

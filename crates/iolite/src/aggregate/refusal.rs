@@ -37,7 +37,7 @@ pub enum GrantRefusal {
     #[error("another pool is shared as dbuf {}", .0.number())]
     Taken(DbufId),
     /// The memory of this dbuf cannot be granted to another process, because it is not a file, or
-    /// is a file that cannot be a dbuf ([`crate::file::Refusal`]).
+    /// is a file that cannot be a dbuf ([`crate::file::FileRefusal`]).
     #[error(
         "the memory of dbuf {} is not a file of its own: copy the data before passing it on",
         .0.number()

@@ -15,7 +15,7 @@
 //! Pointers do not pass through the server; they are sent in rings.
 
 use super::holders::PeerId;
-use super::owner::{MemoryKind, Owner as _, PoolOwner};
+use super::owner::{MemoryKind, MemoryOwner as _, PoolOwner};
 use super::refusal::GrantRefusal;
 use abi::access::Credentials;
 use abi::{DbufId, RichPointer};
@@ -53,7 +53,7 @@ struct ServerState {
 impl GrantServer {
     /// Starts a grant server for the memory of this owner. Fails if no thread or socket can be
     /// created.
-    pub fn open(creator: PoolOwner) -> sys::Result<Self> {
+    pub fn start(creator: PoolOwner) -> sys::Result<Self> {
         let state =
             ServerState { creator, clients: Vec::new(), is_closing: false, return_count: 0 };
         let state = Arc::new(Mutex::new(state));
@@ -69,14 +69,14 @@ impl GrantServer {
 
     /// Adds a client with these credentials. Returns its id, and the socket to pass to that process
     /// only.
-    pub fn introduce(&self, credentials: Credentials) -> sys::Result<(PeerId, OwnedFd)> {
-        let (local, remote) = descriptor::pair()?;
+    pub fn add_client(&self, credentials: Credentials) -> sys::Result<(PeerId, OwnedFd)> {
+        let (local, remote) = descriptor::socket_pair()?;
         let local = UnixStream::from(local);
         local
             .set_nonblocking(true)
             .map_err(|e| sys::Error::new("ioctl", "FIONBIO", e.raw_os_error().unwrap_or(0)))?;
         let mut state = lock_state(&self.state);
-        let peer = state.creator.holders_mut().join(credentials);
+        let peer = state.creator.holders_mut().add_peer(credentials);
         state.clients.push((peer, Arc::new(local.into())));
         drop(state);
         self.doorbell.notify();
@@ -110,13 +110,13 @@ impl GrantServer {
 
     /// Returns the number of slices released so far, plus the number of departed clients.
     #[must_use]
-    pub fn return_count(&self) -> u64 {
+    pub fn release_and_departure_count(&self) -> u64 {
         lock_state(&self.state).return_count
     }
 
-    /// Blocks as long as [`GrantServer::return_count`] equals `known`, that is, until a slice is
-    /// released or a client departs.
-    pub fn wait_for_returns(&self, known: u64) {
+    /// Blocks as long as [`GrantServer::release_and_departure_count`] equals `known`, that is,
+    /// until a slice is released or a client departs.
+    pub fn wait_for_release_or_departure(&self, known: u64) {
         let mut state = lock_state(&self.state);
         while state.return_count == known {
             state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -126,7 +126,7 @@ impl GrantServer {
     /// Evicts a client and releases everything held for it. The client's mappings stay, and will
     /// expose later data in the same pools (T11). Returns false if the client has departed already.
     pub fn evict(&self, peer: PeerId) -> bool {
-        let known = lock_state(&self.state).leave(peer);
+        let known = lock_state(&self.state).remove_client(peer);
         self.returned.notify_all();
         self.doorbell.notify();
         known
@@ -145,7 +145,7 @@ impl Drop for GrantServer {
 }
 
 impl ServerState {
-    fn leave(&mut self, peer: PeerId) -> bool {
+    fn remove_client(&mut self, peer: PeerId) -> bool {
         self.return_count += 1;
         self.clients.retain(|(id, _)| *id != peer);
         self.creator.holders_mut().remove(peer).is_some()
@@ -171,7 +171,7 @@ fn serve_clients(state: &Mutex<ServerState>, returned: &Condvar, doorbell: &Sock
         doorbell.clear();
         for ((peer, socket), _) in clients.iter().zip(ready.iter().skip(1)).filter(|(_, r)| **r) {
             if !handle_message(state, returned, *peer, socket) {
-                lock_state(state).leave(*peer);
+                lock_state(state).remove_client(*peer);
                 returned.notify_all();
             }
         }

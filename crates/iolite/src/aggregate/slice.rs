@@ -77,7 +77,7 @@ impl Slice {
     /// Returns the id of the slice's content, under which properties of the bytes can be cached.
     #[must_use]
     pub fn content_id(&self) -> ContentId {
-        let position = self.lease.position(self.pointer.place);
+        let position = self.lease.full_position(self.pointer.place);
         ContentId { dbuf: self.lease.dbuf(), position }
     }
 
@@ -91,20 +91,20 @@ impl Slice {
     pub(super) fn narrow(&mut self, from: usize, length: usize) {
         debug_assert!(length > 0 && from + length <= self.len());
         let small = |number| u32::try_from(number).unwrap_or(u32::MAX);
-        self.pointer = self.pointer.within(small(from), small(length));
+        self.pointer = self.pointer.subrange(small(from), small(length));
     }
 
     /// Extends the slice by `next` if `next` directly follows it in the same segment and the result
-    /// is not longer than [`abi::BLOCK_MAX`]. Returns true on success.
+    /// is not longer than [`abi::BLOCK_LENGTH_MAX`]. Returns true on success.
     pub(super) fn join(&mut self, next: &Self) -> bool {
         let length = self.len() + next.len();
         let end = self.pointer.place.position() + self.len() as u64;
         let follows = Arc::ptr_eq(self.lease.memory(), next.lease.memory())
             && self.segment_position() == next.segment_position()
             && end == next.pointer.place.position()
-            && length <= abi::BLOCK_MAX;
+            && length <= abi::BLOCK_LENGTH_MAX;
         if follows && let Ok(length) = u32::try_from(length) {
-            self.pointer = self.pointer.within(0, length);
+            self.pointer = self.pointer.subrange(0, length);
         }
         follows
     }

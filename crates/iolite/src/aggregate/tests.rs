@@ -4,7 +4,7 @@
 use super::*;
 use abi::access::AccessList;
 use abi::{Class, DbufId, Extent};
-use buffer::Policy;
+use buffer::OverflowPolicy;
 use buffer::crossing::{self, crossing};
 use buffer::pool::{Pool, PoolConfig};
 use buffer::signal::Doorbell;
@@ -158,7 +158,7 @@ impl AggregateModel {
         }
     }
 
-    fn check(&mut self) {
+    fn assert_agrees_with_vectors(&mut self) {
         for (aggregate, model) in &self.pairs {
             assert_eq!(aggregate.len(), model.len());
             assert_eq!(aggregate.is_empty(), model.is_empty());
@@ -185,7 +185,7 @@ fn q1_q2_operations_agree_with_a_vector() {
         AggregateModel { random: Random::with_replayable_seed(), pools, pairs, full: 0 };
     for _ in 0..steps {
         model.apply_random_operation();
-        model.check();
+        model.assert_agrees_with_vectors();
     }
     model.pairs.clear();
     for pool in &model.pools {
@@ -361,10 +361,10 @@ fn out_of_range_operations_fail_without_change() {
     aggregate.truncate(11);
     aggregate.trim(0);
     assert!(aggregate.split_off(10).is_empty() && aggregate.split_off(usize::MAX).is_empty());
-    assert_eq!(aggregate.contiguous(), Some(&b"0123456789"[..]));
+    assert_eq!(aggregate.contiguous_bytes(), Some(&b"0123456789"[..]));
     aggregate.trim(usize::MAX);
     assert_eq!((aggregate.len(), aggregate.slices().count()), (0, 0));
-    assert_eq!(aggregate.contiguous(), Some(&[][..]));
+    assert_eq!(aggregate.contiguous_bytes(), Some(&[][..]));
 }
 
 #[test]
@@ -379,13 +379,13 @@ fn invalid_pointers_do_not_become_aggregates() {
         |pointer| Aggregate::from_block(pool.lease(place).unwrap(), pointer).map(|it| it.len());
     let named = |place| RichPointer::new(pool.id(), place, Class::YES);
     assert_eq!(length_of(named(place)), Ok(3000));
-    assert_eq!(length_of(named(place.within(2999, 1))), Ok(1));
-    assert_eq!(length_of(named(place.within(5, 0))), Ok(0));
+    assert_eq!(length_of(named(place.subrange(2999, 1))), Ok(1));
+    assert_eq!(length_of(named(place.subrange(5, 0))), Ok(0));
     assert_eq!(length_of(RichPointer::hole(5)), Err(Error::Fault(Fault::Hole)));
     let other = DbufId::new(2).unwrap();
     let unknown = Error::Fault(Fault::UnknownDbuf(other));
     assert_eq!(length_of(RichPointer::new(other, place, Class::YES)), Err(unknown));
-    for wrong in [elsewhere, place.within(1, 3000), Extent::new(1 << 30, 5)] {
+    for wrong in [elsewhere, place.subrange(1, 3000), Extent::new(1 << 30, 5)] {
         assert_eq!(length_of(named(wrong)), Err(Error::Fault(Fault::OutOfWindow(wrong))));
     }
 }
@@ -449,7 +449,8 @@ fn q14_aggregate_crosses_by_reference() {
     sent.prepend(headers.copy(b"header").unwrap()).unwrap();
     let addresses: Vec<_> = sent.pieces().map(<[u8]>::as_ptr).collect();
     let expected = sent.to_vec();
-    let shape = crossing::RingConfig { policy: Policy::Block, ..crossing::RingConfig::default() };
+    let shape =
+        crossing::RingConfig { policy: OverflowPolicy::Block, ..crossing::RingConfig::default() };
     let doorbell = || Arc::new(Doorbell::new());
     let (mut writer, mut readers) = crossing(&shape, doorbell(), &[doorbell()]).unwrap();
     let entries: Vec<_> = sent.entries(BlockMetadata::default()).collect();
@@ -467,7 +468,7 @@ fn q14_aggregate_crosses_by_reference() {
     }
     assert_eq!(flags, [BlockFlags::FIRST, BlockFlags::NONE, BlockFlags::LAST]);
     reader.release(3).unwrap();
-    writer.reap().unwrap();
+    writer.drop_passed_leases().unwrap();
     drop((writer, reader, headers, files));
     assert_eq!(received.to_vec(), expected);
     let here: Vec<_> = received.pieces().map(<[u8]>::as_ptr).collect();
@@ -548,7 +549,7 @@ fn prints_costs_of_aggregates() {
     });
     let start = std::time::Instant::now();
     for number in 0..2000 {
-        let frozen = FrozenData::copy(DbufId::new(100 + number).unwrap(), &data).unwrap();
+        let frozen = FrozenData::from_aggregate(DbufId::new(100 + number).unwrap(), &data).unwrap();
         std::hint::black_box(frozen.aggregate().unwrap());
     }
     let each = start.elapsed().as_nanos() as f64 / 2000.0;
@@ -556,6 +557,6 @@ fn prints_costs_of_aggregates() {
     let mut cache = checksum::ChecksumCache::new(1024);
     let of = |bytes: &[u8]| bytes.iter().fold(0u16, |sum, &byte| sum.wrapping_add(byte.into()));
     time("checksum of 64 KB, remembered", &mut || {
-        std::hint::black_box(cache.sum(&data, of));
+        std::hint::black_box(cache.aggregate_sum(&data, of));
     });
 }

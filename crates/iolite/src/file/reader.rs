@@ -1,9 +1,9 @@
 //! Sequential reading of a file, through the common stream interface.
 
-use super::{CachedFile, Refusal, TransferResult};
-use crate::indirect::lent::{BlockHolder, LentBlock};
+use super::{CachedFile, FileRefusal, TransferResult};
+use crate::indirect::lent_block::{BlockHolder, LentBlock};
 use crate::interface::StreamReader;
-use abi::{BLOCK_MAX, RichPointer};
+use abi::{BLOCK_LENGTH_MAX, RichPointer};
 use buffer::Fault;
 use buffer::stream::WaitResult;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -75,8 +75,8 @@ impl FileReader {
     /// Returns a pointer to the next bytes, at most `max`, without consuming or reading them.
     /// Returns `None` at the current end of the file. The result is a pointer and not a slice,
     /// because files are foreign memory.
-    pub fn next_pointer(&self, max: usize) -> Result<Option<RichPointer>, Refusal> {
-        let view = self.file.view(self.at.saturating_add(max.min(BLOCK_MAX) as u64))?;
+    pub fn next_pointer(&self, max: usize) -> Result<Option<RichPointer>, FileRefusal> {
+        let view = self.file.view(self.at.saturating_add(max.min(BLOCK_LENGTH_MAX) as u64))?;
         let left = usize::try_from(view.size.saturating_sub(self.at)).unwrap_or(usize::MAX);
         let length = left.min(max);
         Ok((length > 0).then(|| self.file.pointer(self.at, length)))
@@ -88,7 +88,7 @@ impl FileReader {
     }
 
     /// Copies the next bytes, like `read(2)`. Returns 0 at the current end of the file.
-    pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Refusal> {
+    pub fn read(&mut self, out: &mut [u8]) -> Result<usize, FileRefusal> {
         let count = self.file.read_at(self.at, out)?;
         self.skip(count as u64);
         Ok(count)
@@ -97,7 +97,7 @@ impl FileReader {
     /// Transfers the next bytes, at most `max`, to another descriptor, and advances by the number
     /// of bytes accepted ([`CachedFile::splice`]). Returns [`TransferResult::End`] at the current
     /// end of the file.
-    pub fn splice(&mut self, max: usize, to: impl AsFd) -> Result<TransferResult, Refusal> {
+    pub fn splice(&mut self, max: usize, to: impl AsFd) -> Result<TransferResult, FileRefusal> {
         let Some(next) = self.next_pointer(max)? else { return Ok(TransferResult::End) };
         let sent = self.file.splice(next.place, to)?;
         if let TransferResult::Bytes(count) = sent {

@@ -4,13 +4,13 @@
 //! The kernel receives the address in the mapping, and copies from there (to a file or socket) or
 //! references the pages (in a pipe). The kernel detects missing pages, but after a truncation the
 //! last page reads as zeros beyond the new end. Therefore the size is checked once after each call,
-//! and excess bytes are reported exactly ([`Refusal::Truncated`]). The check costs as much as a
+//! and excess bytes are reported exactly ([`FileRefusal::Truncated`]). The check costs as much as a
 //! small block, so it is skipped for memory sealed against truncation (`F_SEAL_SHRINK`).
 
-use super::{CachedFile, FileView, Refusal};
+use super::{CachedFile, FileRefusal, FileView};
 use abi::{Extent, RichPointer};
 use std::os::fd::{AsFd, BorrowedFd};
-use sys::file::{FileKind, RANGES_MAX};
+use sys::file::{FileKind, RANGES_PER_CALL_MAX};
 
 /// The result of a transfer of file contents to another descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +54,7 @@ const VMSPLICE_BYTES_MIN: usize = 4 << 10;
 
 impl CachedFile {
     /// Transfers the bytes of an extent to another descriptor, by the best system call.
-    pub fn splice(&self, place: Extent, to: impl AsFd) -> Result<TransferResult, Refusal> {
+    pub fn splice(&self, place: Extent, to: impl AsFd) -> Result<TransferResult, FileRefusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         let kind = sys::file::status(&to)?.kind;
         let call = SpliceCall::choose(view.mapping.is_some(), kind, place.length() as usize);
@@ -68,7 +68,7 @@ impl CachedFile {
         call: SpliceCall,
         place: Extent,
         to: impl AsFd,
-    ) -> Result<TransferResult, Refusal> {
+    ) -> Result<TransferResult, FileRefusal> {
         retry_missing_page(|| self.splice_once(call, place, to.as_fd()))
     }
 
@@ -77,7 +77,7 @@ impl CachedFile {
         call: SpliceCall,
         place: Extent,
         to: BorrowedFd<'_>,
-    ) -> Result<TransferResult, Refusal> {
+    ) -> Result<TransferResult, FileRefusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         let Some((at, length)) = clamp_to_file(&view, place) else {
             return Ok(TransferResult::End);
@@ -92,12 +92,13 @@ impl CachedFile {
 
     /// Transfers the bytes named by several pointers to another descriptor in order, with one call.
     /// Stops before the first pointer into another dbuf or beyond the end of the file, and after
-    /// [`RANGES_MAX`] pointers. Transfers only the first extent if the file cannot be mapped.
+    /// [`RANGES_PER_CALL_MAX`] pointers. Transfers only the first extent if the file cannot be
+    /// mapped.
     pub fn splice_all(
         &self,
         pointers: &[RichPointer],
         to: impl AsFd,
-    ) -> Result<TransferResult, Refusal> {
+    ) -> Result<TransferResult, FileRefusal> {
         retry_missing_page(|| self.splice_extents_once(pointers, to.as_fd()))
     }
 
@@ -105,12 +106,12 @@ impl CachedFile {
         &self,
         pointers: &[RichPointer],
         to: BorrowedFd<'_>,
-    ) -> Result<TransferResult, Refusal> {
+    ) -> Result<TransferResult, FileRefusal> {
         let ours = || pointers.iter().take_while(|pointer| pointer.dbuf() == self.id());
         let end = |p: &RichPointer| p.place.position().saturating_add(p.length().into());
         let view = self.view(ours().map(end).max().unwrap_or(0))?;
         let mut pieces = Vec::new();
-        for pointer in ours().take(RANGES_MAX) {
+        for pointer in ours().take(RANGES_PER_CALL_MAX) {
             let Some((at, length)) = clamp_to_file(&view, pointer.place) else { break };
             pieces.push((at, length));
             if length < pointer.length() as usize {
@@ -127,15 +128,15 @@ impl CachedFile {
 
     /// Checks after a transfer that the file still contains the transferred bytes. The transfer
     /// moved `sent` bytes from the ranges `pieces` (offset and length). Fails with
-    /// [`Refusal::Truncated`] if the file has become shorter. If `sent` is 0 although bytes were
-    /// requested, returns [`TransferResult::End`] if the file has shrunk, and otherwise fails with
-    /// EFAULT, so that the caller retries.
+    /// [`FileRefusal::Truncated`] if the file has become shorter. If `sent` is 0 although bytes
+    /// were requested, returns [`TransferResult::End`] if the file has shrunk, and otherwise fails
+    /// with EFAULT, so that the caller retries.
     fn check_not_truncated(
         &self,
         view: &FileView,
         sent: usize,
         pieces: &[(usize, usize)],
-    ) -> Result<TransferResult, Refusal> {
+    ) -> Result<TransferResult, FileRefusal> {
         if self.inner.cannot_be_truncated && sent > 0 {
             return Ok(TransferResult::Bytes(sent));
         }
@@ -147,7 +148,7 @@ impl CachedFile {
             good += taken.min(available);
             left -= taken;
             if taken > available {
-                return Err(Refusal::Truncated { sent, valid: good });
+                return Err(FileRefusal::Truncated { sent, valid: good });
             }
         }
         match sent {
@@ -166,16 +167,16 @@ const EFAULT: i32 = 14;
 /// Maximum number of attempts to transfer a missing page. In a file that is constantly truncated
 /// and extended, a page is missing once in a few thousand calls; on a broken disk it is always
 /// missing.
-const ATTEMPTS_MAX: usize = 8;
+const SPLICE_ATTEMPTS_MAX: usize = 8;
 
 /// Repeats a transfer that fails with EFAULT, because a page was missing. Makes at most
-/// [`ATTEMPTS_MAX`] attempts.
+/// [`SPLICE_ATTEMPTS_MAX`] attempts.
 fn retry_missing_page(
-    once: impl Fn() -> Result<TransferResult, Refusal>,
-) -> Result<TransferResult, Refusal> {
-    for _ in 1..ATTEMPTS_MAX {
+    once: impl Fn() -> Result<TransferResult, FileRefusal>,
+) -> Result<TransferResult, FileRefusal> {
+    for _ in 1..SPLICE_ATTEMPTS_MAX {
         match once() {
-            Err(Refusal::System(error)) if error.errno == EFAULT => {}
+            Err(FileRefusal::System(error)) if error.errno == EFAULT => {}
             done => return done,
         }
     }

@@ -37,7 +37,7 @@ fn splice_through_pipe(
     cached: &CachedFile,
     call: SpliceCall,
     place: Extent,
-) -> Result<Vec<u8>, Refusal> {
+) -> Result<Vec<u8>, FileRefusal> {
     let (mut read, write) = create_pipe();
     let sent = cached.splice_with_call(call, place, &write)?;
     drop(write);
@@ -118,7 +118,7 @@ fn truncated_file_is_reported_and_never_faults() {
         let cut = cached.splice_with_call(call, all, &write);
         assert_eq!(
             cut,
-            Err(Refusal::Truncated { sent: 6 * 4096, valid: 5 * 4096 + 100 }),
+            Err(FileRefusal::Truncated { sent: 6 * 4096, valid: 5 * 4096 + 100 }),
             "{call:?}"
         );
         assert_eq!(
@@ -269,18 +269,18 @@ fn unmappable_file_is_copied() {
 
 #[test]
 fn non_regular_files_are_refused() {
-    assert_eq!(CachedFile::open(dbuf_id(), "/tmp").unwrap_err(), Refusal::NotRegularFile);
-    assert_eq!(CachedFile::open(dbuf_id(), "/dev/null").unwrap_err(), Refusal::NotRegularFile);
+    assert_eq!(CachedFile::open(dbuf_id(), "/tmp").unwrap_err(), FileRefusal::NotRegularFile);
+    assert_eq!(CachedFile::open(dbuf_id(), "/dev/null").unwrap_err(), FileRefusal::NotRegularFile);
     assert_eq!(
         CachedFile::from_descriptor(dbuf_id(), create_pipe().1).unwrap_err(),
-        Refusal::NotRegularFile
+        FileRefusal::NotRegularFile
     );
     let (file, _) = unlinked_file(b"x");
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
     let write_only = File::options().write(true).open(path).unwrap();
     assert_eq!(
         CachedFile::from_descriptor(dbuf_id(), write_only.into()).unwrap_err(),
-        Refusal::NotReadable
+        FileRefusal::NotReadable
     );
 }
 
@@ -291,11 +291,12 @@ fn grant_is_read_only_and_follows_file_mode() {
     let owner = Credentials::new(cached_uid(&file), 1);
     let other = Credentials::new(4711, 4711);
     file.set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
-    assert_eq!(cached.grant(&other).unwrap_err(), Refusal::Forbidden { uid: 4711 });
+    assert_eq!(cached.grant(&other).unwrap_err(), FileRefusal::Forbidden { uid: 4711 });
     let granted = File::from(cached.grant(&owner).unwrap());
     assert!(granted.write_at(b"x", 0).is_err() && granted.set_len(0).is_err());
     file.set_permissions(std::fs::Permissions::from_mode(0o604)).unwrap();
-    let received = CachedFile::from_received(dbuf_id(), cached.grant(&other).unwrap()).unwrap();
+    let received =
+        CachedFile::from_untrusted_descriptor(dbuf_id(), cached.grant(&other).unwrap()).unwrap();
     let mut out = [0; 6];
     received.copy(Extent::new(0, 6), &mut out).unwrap();
     assert_eq!(&out, b"secret");
@@ -333,7 +334,7 @@ fn file_resized_during_splice_reports_exact_bytes() {
             match cached.splice_with_call(SpliceCall::Write, Extent::new(1000, 60_000), &write) {
                 Ok(TransferResult::Bytes(count)) => count,
                 Ok(TransferResult::End) => 0,
-                Err(Refusal::Truncated { sent, .. }) => {
+                Err(FileRefusal::Truncated { sent, .. }) => {
                     cut += 1;
                     read.read_exact(&mut vec![0; sent]).unwrap();
                     continue;

@@ -1,7 +1,7 @@
 //! The default dbuf of a space, which receives written bytes that are not in a dbuf. [SL §5.3.2,
 //! D8]
 
-use super::flight;
+use super::held_segments;
 use crate::aggregate::AllocationPool;
 use abi::{DbufId, RichPointer};
 use buffer::Fault;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The dbuf into which an indirect stream copies blocks. The readers of the stream must be able to
 /// request this dbuf, so share it through the grant server before passing it to
-/// [`indirect`](super::indirect()). Its size limits the memory in flight.
+/// [`indirect`](super::indirect_stream()). Its size limits the memory in flight.
 ///
 /// Clones share the same dbuf, so several streams of a space can use one. A dbuf of a single stream
 /// can size itself ([`Backing::with_window`]).
@@ -38,7 +38,7 @@ impl Backing {
     /// Makes this pool the backing dbuf of one or several streams.
     #[must_use]
     pub fn new(pool: AllocationPool) -> Self {
-        let (id, block_max) = (pool.pool().id(), pool.block_max());
+        let (id, block_max) = (pool.pool().id(), pool.block_length_max());
         Self { pool: Arc::new(Mutex::new(pool)), id, block_max, window: None }
     }
 
@@ -51,8 +51,8 @@ impl Backing {
     }
 
     /// Calls `work` with the pool, to share the pool or to store other data in it.
-    pub fn pool<T>(&self, work: impl FnOnce(&mut AllocationPool) -> T) -> T {
-        work(&mut self.lock())
+    pub fn with_pool<T>(&self, work: impl FnOnce(&mut AllocationPool) -> T) -> T {
+        work(&mut self.lock_pool())
     }
 
     /// Converts the dbuf into the handle of one stream. If there are no clones, the handle needs no
@@ -60,16 +60,16 @@ impl Backing {
     pub(super) fn into_handle(self) -> BackingHandle {
         let Self { pool, id, block_max, window } = self;
         let pool = match Arc::try_unwrap(pool) {
-            Ok(own) => Pool::Own {
+            Ok(own) => BackingPool::Own {
                 pool: Box::new(own.into_inner().unwrap_or_else(PoisonError::into_inner)),
                 window: window.and_then(Arc::into_inner).map(Box::new),
             },
-            Err(shared) => Pool::Shared(shared),
+            Err(shared) => BackingPool::Shared(shared),
         };
         BackingHandle { pool, id, block_max }
     }
 
-    fn lock(&self) -> MutexGuard<'_, AllocationPool> {
+    fn lock_pool(&self) -> MutexGuard<'_, AllocationPool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -77,13 +77,13 @@ impl Backing {
 /// The handle through which one stream writes to its backing dbuf, the pool for copied blocks.
 #[derive(Debug)]
 pub(super) struct BackingHandle {
-    pool: Pool,
+    pool: BackingPool,
     id: DbufId,
     block_max: usize,
 }
 
 #[derive(Debug)]
-enum Pool {
+enum BackingPool {
     /// The pool of a single stream, which needs no lock. `window` limits the part of the pool that
     /// the stream uses; `None` means no limit.
     Own {
@@ -94,7 +94,7 @@ enum Pool {
 }
 
 impl BackingHandle {
-    pub(super) const fn block_max(&self) -> usize {
+    pub(super) const fn block_length_max(&self) -> usize {
         self.block_max
     }
 
@@ -116,7 +116,7 @@ impl BackingHandle {
             return Err(WriteRefusal::Fault(Fault::TooLong { length, limit }));
         }
         match &mut self.pool {
-            Pool::Own { pool, window } => {
+            BackingPool::Own { pool, window } => {
                 if let Some(window) = window
                     && !pool.pool().fits_open_segment(length)
                     && let Some(refusal) = open_segment(window, pool)
@@ -125,7 +125,7 @@ impl BackingHandle {
                 }
                 write(pool, length, fill, keep)
             }
-            Pool::Shared(shared) => {
+            BackingPool::Shared(shared) => {
                 let mut pool = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 write(&mut pool, length, fill, keep)
             }
@@ -135,11 +135,12 @@ impl BackingHandle {
 
 impl BackingHandle {
     /// Adapts the size of the part of the pool that the stream may use. Called when the stream has
-    /// used as many segments as this part has. `sides` returns whether writer and readers share a processor. Returns
-    /// true if the part has grown, so that the stream need not wait for its readers.
+    /// used as many segments as this part has. `sides` returns whether writer and readers share a
+    /// processor. Returns true if the part has grown, so that the stream need not wait for its
+    /// readers.
     pub(super) fn end_round(&mut self, sides: impl FnOnce() -> SidePlacement) -> bool {
         match &mut self.pool {
-            Pool::Own { pool, window: Some(window) } => {
+            BackingPool::Own { pool, window: Some(window) } => {
                 window.end_round(pool.reclaim_segments(), sides())
             }
             _ => false,
@@ -148,11 +149,11 @@ impl BackingHandle {
 
     /// Returns the size in bytes of the part of the pool that the stream uses. Also returns the
     /// state of the automatic sizing, or `None` if the size is fixed.
-    pub(super) fn size(&self) -> (usize, Option<&SizingState>) {
+    pub(super) fn memory_size(&self) -> (usize, Option<&SizingState>) {
         match &self.pool {
-            Pool::Own { window: Some(window), .. } => (window.bytes(), Some(window.state())),
-            Pool::Own { pool, .. } => (pool.pool().size(), None),
-            Pool::Shared(shared) => {
+            BackingPool::Own { window: Some(window), .. } => (window.bytes(), Some(window.state())),
+            BackingPool::Own { pool, .. } => (pool.pool().size(), None),
+            BackingPool::Shared(shared) => {
                 let pool = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 (pool.pool().size(), None)
             }
@@ -167,7 +168,7 @@ fn open_segment(window: &mut SegmentWindow, pool: &mut AllocationPool) -> Option
     if window.has_room(held) && window.is_round_over() {
         return Some(WriteRefusal::RoundOver);
     }
-    (!window.open(held)).then_some(WriteRefusal::Full)
+    (!window.try_count_opened_segment(held)).then_some(WriteRefusal::Full)
 }
 
 #[inline]
@@ -195,6 +196,6 @@ fn make_room(pool: &mut AllocationPool, length: usize) -> Result<(), WriteRefusa
         return Ok(());
     }
     // Other streams over this dbuf may hold blocks that their readers have passed.
-    flight::sweep_held_segments();
+    held_segments::sweep_held_segments();
     if pool.make_room(length) { Ok(()) } else { Err(WriteRefusal::Full) }
 }

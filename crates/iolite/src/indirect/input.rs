@@ -20,18 +20,18 @@
 //!   no entry is current or the current entry is not read in place.
 
 use super::Offer;
-use super::flight::Keeper;
-use super::lent::{BlockHolder, LentBlock};
+use super::held_segments::FollowedInputState;
+use super::lent_block::{BlockHolder, LentBlock};
 use crate::interface::StreamReader;
-use crate::view::{InPlaceAddress, Space, Translation};
+use crate::view::{InPlaceAddress, Space, TranslationCache};
 use abi::RichPointer;
 use abi::ring::{reader, writer};
 use buffer::ibuf::{self, EntryColumns};
-use buffer::share::Refusal;
+use buffer::share::OfferRefusal;
 use buffer::signal::SpinState;
 use buffer::stream::WaitResult;
 use buffer::wait::{Notifier, Sleeper, Urgency};
-use buffer::{Fault, Policy, ReaderCounts, WriterCounts};
+use buffer::{Fault, OverflowPolicy, ReaderCounts, WriterCounts};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,10 +46,10 @@ pub struct Input {
     doorbell: SocketDoorbell,
     sleeper: Sleeper,
     notifier: Notifier,
-    translation: Translation,
+    translation: TranslationCache,
     /// True if the writer of the ring is trusted, so that its memory may be read in place (V3).
     is_trusted: bool,
-    policy: Policy,
+    policy: OverflowPolicy,
     current: Option<CurrentEntry>,
     /// Pointer of the entry at the read position, if the entry is lent for forwarding and its dbuf
     /// is not mapped; otherwise `None`.
@@ -69,7 +69,7 @@ pub struct Input {
     /// True if this process may run on one processor only. The writer then runs on the same
     /// processor.
     is_on_one_processor: bool,
-    keeper: Arc<Keeper>,
+    keeper: Arc<FollowedInputState>,
     #[cfg(test)]
     pub(crate) late: buffer::late_event::LateEvent,
 }
@@ -95,12 +95,12 @@ const UNRELEASED_BYTES_MAX: u64 = 64 << 10;
 impl Input {
     /// Validates the offer of an indirect stream and opens the reading end. `space` maps the dbufs
     /// to which the pointers refer.
-    pub fn open(offer: Offer, space: &Space) -> Result<Self, Refusal> {
+    pub fn open(offer: Offer, space: &Space) -> Result<Self, OfferRefusal> {
         let ring = offer.ring.open_pointer_reader()?;
         match ring.columns() {
             EntryColumns::Pointer => Ok(Self::new(ring, offer.doorbell, space)),
             EntryColumns::Metadata | EntryColumns::Marks => {
-                Err(Refusal::Descriptors(Offer::DESCRIPTOR_COUNT))
+                Err(OfferRefusal::Descriptors(Offer::DESCRIPTOR_COUNT))
             }
         }
     }
@@ -115,7 +115,7 @@ impl Input {
             doorbell,
             sleeper: Sleeper::default(),
             notifier: Notifier::default(),
-            translation: Translation::new(space.clone()),
+            translation: TranslationCache::new(space.clone()),
             is_trusted,
             policy,
             current: None,
@@ -127,7 +127,7 @@ impl Input {
             writer_exited: false,
             spin: SpinState::default(),
             is_on_one_processor: buffer::stream::has_single_processor(),
-            keeper: Keeper::new(capacity),
+            keeper: FollowedInputState::new(capacity),
             #[cfg(test)]
             late: buffer::late_event::LateEvent::default(),
         }
@@ -136,16 +136,16 @@ impl Input {
     /// Sets the number of times that the reader polls the ring before it sleeps. 0 suits a reader
     /// that shares its processor with the writer. By default the number adapts to how often polling
     /// succeeds.
-    pub const fn spin(&mut self, spins: u32) {
+    pub const fn set_spin_limit(&mut self, spins: u32) {
         self.spin.fix_polls(spins);
     }
 
     /// Implements [`Input::peek`] for an entry that is not current or cannot be read in place.
     fn validate_and_peek(&mut self) -> Result<Option<&[u8]>, Fault> {
-        if self.policy == Policy::Overwrite {
+        if self.policy == OverflowPolicy::Overwrite {
             return self.peek_lossy_block();
         }
-        let current = match self.validate_next() {
+        let current = match self.validate_next_entry() {
             Ok(Some(current)) => current,
             Ok(None) => return Ok(self.is_at_end()?.then_some(&[])),
             Err(fault) => return Err(self.skip_invalid_entry(fault)),
@@ -154,9 +154,9 @@ impl Input {
             self.publish_peek(current);
         }
         if current.in_place.is_some() {
-            return Ok(self.in_place());
+            return Ok(self.in_place_bytes());
         }
-        if let Err(fault) = self.stage(current) {
+        if let Err(fault) = self.stage_current_entry(current) {
             return Err(self.skip_invalid_entry(fault));
         }
         Ok(Some(self.staging.get(current.consumed..).unwrap_or_default()))
@@ -164,13 +164,13 @@ impl Input {
 
     /// Returns the unread part of the current entry, or `None` if the entry is not read in place.
     #[inline]
-    fn in_place(&self) -> Option<&[u8]> {
+    fn in_place_bytes(&self) -> Option<&[u8]> {
         let current = self.current.as_ref()?;
         let first = current.in_place?;
-        // SAFETY: `validate_next` has located the pointer in a dbuf that is in our table (I3). The
-        // dbuf is frozen, or its owner and the ring's writer are trusted and the ring does not
-        // overwrite (`in_place_address`): then the entry is at `next` and not released as long as
-        // we are borrowed (I1, I2).
+        // SAFETY: `validate_next_entry` has located the pointer in a dbuf that is in our table
+        // (I3). The dbuf is frozen, or its owner and the ring's writer are trusted and the ring
+        // does not overwrite (`in_place_address`): then the entry is at `next` and not released as
+        // long as we are borrowed (I1, I2).
         Some(unsafe { first.bytes(current.consumed, current.unread_length()) })
     }
 
@@ -178,8 +178,9 @@ impl Input {
     /// been validated for `pointer`. Returns `None` if the entry may not be read in place.
     fn in_place_address(&self, pointer: RichPointer, at: usize) -> Option<InPlaceAddress> {
         let view = self.translation.mapped(pointer.dbuf())?;
-        let keeps = self.policy != Policy::Overwrite && (view.is_frozen() || self.is_trusted);
-        if keeps { view.in_place(at) } else { None }
+        let keeps =
+            self.policy != OverflowPolicy::Overwrite && (view.is_frozen() || self.is_trusted);
+        if keeps { view.in_place_address(at) } else { None }
     }
 
     /// Copies and consumes the pointers of published blocks, after validating that each refers to
@@ -187,7 +188,7 @@ impl Input {
     /// overwrites. Returns the number of pointers, which is 0 if no block is published. Stops
     /// before an invalid pointer, for which the next call returns the fault.
     pub fn take_pointers(&mut self, out: &mut [RichPointer]) -> Result<usize, Fault> {
-        if self.policy == Policy::Overwrite {
+        if self.policy == OverflowPolicy::Overwrite {
             return Err(Fault::Lossy);
         }
         self.release_consumed_if_due();
@@ -200,12 +201,12 @@ impl Input {
     }
 
     /// Sleeps until there is input, one of the other descriptors is ready, or `limit` has passed.
-    fn sleep_among(
+    fn sleep_until_input_or_descriptor(
         &mut self,
         others: &[BorrowedFd<'_>],
         limit: Option<Duration>,
     ) -> Result<WaitResult, Fault> {
-        let slept = match self.listen() {
+        let slept = match self.announce_sleep() {
             Ok(WaitResult::NotReady) => {
                 let doorbell = std::iter::once(self.doorbell.as_fd());
                 let all: Vec<_> = doorbell.chain(others.iter().copied()).collect();
@@ -215,15 +216,15 @@ impl Input {
             Ok(WaitResult::Ready) => Ok(()),
             Err(fault) => Err(fault),
         };
-        self.drain();
+        self.withdraw_sleep();
         slept?;
         Ok(if self.is_readable()? { WaitResult::Ready } else { WaitResult::NotReady })
     }
 
     /// Announces that the caller is about to sleep on the descriptor, so that the writer notifies
     /// the caller of new input. The caller must not sleep if this returns [`WaitResult::Ready`],
-    /// and must call [`Input::drain`] afterwards in either case.
-    pub fn listen(&mut self) -> Result<WaitResult, Fault> {
+    /// and must call [`Input::withdraw_sleep`] afterwards in either case.
+    pub fn announce_sleep(&mut self) -> Result<WaitResult, Fault> {
         let side = &self.ring.cursor;
         let until = side.next.saturating_add(side.store.capacity / 4);
         if let Some(page) = side.store.readers.get(side.index) {
@@ -232,8 +233,9 @@ impl Input {
         Ok(if self.is_readable()? { WaitResult::Ready } else { WaitResult::NotReady })
     }
 
-    /// Ends [`Input::listen`]: withdraws the announcement and drains the doorbell's notifications.
-    pub fn drain(&mut self) {
+    /// Ends [`Input::announce_sleep`]: withdraws the announcement and drains the doorbell's
+    /// notifications.
+    pub fn withdraw_sleep(&mut self) {
         self.writer_exited |= self.doorbell.clear() == PeerState::Gone;
         let side = &self.ring.cursor;
         if let Some(page) = side.store.readers.get(side.index) {
@@ -259,7 +261,7 @@ impl Input {
         self.ring.cursor.next - self.ring.cursor.released_position()
     }
 
-    pub(super) const fn keeper(&self) -> &Arc<Keeper> {
+    pub(super) const fn followed_state(&self) -> &Arc<FollowedInputState> {
         &self.keeper
     }
 
@@ -316,7 +318,7 @@ impl StreamReader for Input {
         if out.is_empty() {
             return Ok(Some(0));
         }
-        if self.policy == Policy::Overwrite {
+        if self.policy == OverflowPolicy::Overwrite {
             return self.read_lossy(out);
         }
         let mut count = 0;
@@ -325,7 +327,7 @@ impl StreamReader for Input {
             if count > 0 && self.current.is_none() && self.ring.cursor.has_read_all() {
                 break;
             }
-            let current = match self.validate_next() {
+            let current = match self.validate_next_entry() {
                 Ok(Some(current)) => current,
                 Ok(None) => break,
                 // Bytes already copied are returned first; the fault occurs again in the next call.
@@ -353,17 +355,17 @@ impl StreamReader for Input {
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         match &self.current {
             Some(current) if current.in_place.is_some() && !self.keeper.is_followed() => {
-                Ok(self.in_place())
+                Ok(self.in_place_bytes())
             }
             _ => self.validate_and_peek(),
         }
     }
 
     fn copied_read_max(&mut self) -> Result<usize, Fault> {
-        if self.policy == Policy::Overwrite || self.is_staged {
+        if self.policy == OverflowPolicy::Overwrite || self.is_staged {
             return Ok(0);
         }
-        match self.validate_next() {
+        match self.validate_next_entry() {
             Ok(Some(current)) if current.in_place.is_none() => Ok(current.unread_length()),
             // The peek reports any fault.
             _ => Ok(0),
@@ -392,23 +394,23 @@ impl StreamReader for Input {
             return Ok(WaitResult::Ready);
         }
         self.release_consumed();
-        self.sleep_among(&[], limit)
+        self.sleep_until_input_or_descriptor(&[], limit)
     }
 
     fn lend(&mut self, max: usize) -> Result<Option<LentBlock<'_>>, Fault> {
-        if self.policy == Policy::Overwrite {
+        if self.policy == OverflowPolicy::Overwrite {
             return Ok(None);
         }
         let Some((whole, view)) = self.next_unmapped_entry()? else { return Ok(None) };
         let short = whole.length().min(u32::try_from(max).unwrap_or(u32::MAX));
-        let pointer = whole.within(0, short);
+        let pointer = whole.subrange(0, short);
         self.lent = Some(whole);
         self.keeper.set_peek(self.ring.cursor.next, pointer, 0, view);
         Ok(Some(LentBlock { pointer, holder: BlockHolder::Entry(&self.keeper) }))
     }
 
     fn has_lending_ended(&mut self) -> Result<Option<bool>, Fault> {
-        if self.policy == Policy::Overwrite {
+        if self.policy == OverflowPolicy::Overwrite {
             return Ok(None);
         }
         if self.current.is_some() || self.ring.cursor.has_more()? {
@@ -444,14 +446,17 @@ impl StreamReader for Input {
         self.unreleased_blocks()
     }
 
-    fn wait_among(&mut self, others: &[BorrowedFd<'_>]) -> Result<WaitResult, Fault> {
-        self.sleep_among(others, None)
+    fn wait_for_input_or_descriptors(
+        &mut self,
+        others: &[BorrowedFd<'_>],
+    ) -> Result<WaitResult, Fault> {
+        self.sleep_until_input_or_descriptor(others, None)
     }
 }
 
 impl AsFd for Input {
     /// Returns the doorbell for polling with other descriptors. It becomes readable when the writer
-    /// publishes after [`Input::listen`] has found no input.
+    /// publishes after [`Input::announce_sleep`] has found no input.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }

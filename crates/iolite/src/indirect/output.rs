@@ -18,29 +18,29 @@
 //!   match, and are copied like bytes outside all dbufs.
 
 use super::backing::{Backing, BackingHandle, WriteRefusal};
-use super::flight::{self, HeldSegments};
-use super::lent::{BlockHolder, LentBlock};
-use super::ranges::RangeTable;
+use super::held_segments::{self, HeldSegments};
+use super::lent_block::{BlockHolder, LentBlock};
+use super::range_table::RangeTable;
 use crate::aggregate::FrozenData;
 use crate::interface::StreamWriter;
 use crate::view::BackOff;
 use abi::ring::writer;
-use abi::{BLOCK_MAX, RichPointer};
+use abi::{BLOCK_LENGTH_MAX, RichPointer};
 use buffer::doorbells::Doorbells;
-use buffer::pool::{Memory, Pool};
+use buffer::pool::{Pool, PoolMemory};
 use buffer::scale::SizingState;
 use buffer::wait::{Sleeper, Urgency};
-use buffer::{Fault, Policy, WriterCounts, ibuf, signal};
+use buffer::{Fault, OverflowPolicy, WriterCounts, ibuf, signal};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use sys::doorbell::SocketDoorbell;
 
-mod hot;
+mod hot_segment;
 mod pointers;
 mod room;
 
-use hot::HotSegment;
+use hot_segment::HotSegment;
 
 /// The only writer of an indirect stream. Dropping the writer ends the stream. Memory in flight
 /// stays held until its readers have passed it
@@ -51,7 +51,7 @@ pub struct Output {
     doorbells: Doorbells,
     sleeper: Sleeper,
     spins: u32,
-    policy: Policy,
+    policy: OverflowPolicy,
     /// Head position (number of appended entries) up to which the ring had room at the last check.
     limit: u64,
     /// Head position (number of appended entries) at which the written entries are published next.
@@ -76,7 +76,7 @@ pub struct Output {
 
 /// Numbers of blocks that an output has written as pointers and as copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SplicedCounts {
+pub struct SpliceCounts {
     /// Blocks written as pointers.
     pub blocks: u64,
     /// Blocks copied into the backing dbuf.
@@ -86,7 +86,7 @@ pub struct SplicedCounts {
 /// A dbuf whose bytes the output can write as pointers.
 #[derive(Debug)]
 struct RegisteredDbuf {
-    memory: Arc<Memory>,
+    memory: Arc<PoolMemory>,
     back_off: BackOff,
 }
 
@@ -99,19 +99,19 @@ impl Output {
         ring: ibuf::PointerWriter,
         doorbells: Vec<SocketDoorbell>,
         every: usize,
-        policy: Policy,
+        policy: OverflowPolicy,
         backing: Backing,
     ) -> Self {
-        flight::sweep_held_segments();
+        held_segments::sweep_held_segments();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let every = every.max(1);
         let doorbells = Doorbells::new(doorbells);
         Self {
-            flights: HeldSegments::new(&ring.cursor.store, doorbells.departed()),
+            flights: HeldSegments::new(&ring.cursor.store, doorbells.departed_readers()),
             ring,
             doorbells,
             sleeper: Sleeper::default(),
-            spins: signal::spins(processors),
+            spins: signal::spin_limit_for_processors(processors),
             policy,
             limit: 0,
             publish_at: every as u64,
@@ -143,7 +143,7 @@ impl Output {
         self.register_memory(frozen.memory(), threshold)
     }
 
-    fn register_memory(&mut self, memory: &Arc<Memory>, threshold: usize) -> bool {
+    fn register_memory(&mut self, memory: &Arc<PoolMemory>, threshold: usize) -> bool {
         if !memory.can_be_granted() {
             return false;
         }
@@ -164,22 +164,23 @@ impl Output {
     /// Follows an input, after which writes of bytes peeked in place from the input (`peek`)
     /// produce pointers. The input holds such entries until the readers of this output have passed
     /// them, so their memory is returned to the input's writer later. A caller that waits for input
-    /// must therefore wait for both streams ([`splice::wait`](crate::splice::wait)). Returns false
-    /// if the input has the maximum number of followers.
-    pub fn follow(&mut self, input: &super::Input) -> bool {
-        self.flights.follow(input.keeper()).is_some()
+    /// must therefore wait for both streams
+    /// ([`splice::wait`](crate::splice::wait_for_input_or_release)). Returns false if the input has
+    /// the maximum number of followers.
+    pub fn follow_input(&mut self, input: &super::Input) -> bool {
+        self.flights.follow_input(input.followed_state()).is_some()
     }
 
     /// Returns the number of written blocks after which they are published (T_b): the lowest
     /// threshold of the stream and of all registered dbufs.
     #[must_use]
-    pub const fn threshold(&self) -> usize {
+    pub const fn publish_threshold(&self) -> usize {
         self.every
     }
 
     /// Sets the number of times that a waiting writer polls for room before it sleeps. 0 suits a
     /// writer that shares its processor with the reader.
-    pub const fn spin(&mut self, spins: u32) {
+    pub const fn set_spin_limit(&mut self, spins: u32) {
         self.spins = spins;
     }
 
@@ -188,14 +189,14 @@ impl Output {
         if self.ring.cursor.head >= self.limit && !self.make_room()? {
             return Ok(self.count_dropped(block.len()));
         }
-        if block.len() > BLOCK_MAX {
-            return Err(Fault::TooLong { length: block.len(), limit: BLOCK_MAX });
+        if block.len() > BLOCK_LENGTH_MAX {
+            return Err(Fault::TooLong { length: block.len(), limit: BLOCK_LENGTH_MAX });
         }
         let from = block.as_ptr().addr().wrapping_sub(self.hot.address);
         if from.saturating_add(block.len()) > self.hot.filled || block.is_empty() {
             return self.write_outside_hot_segment(block);
         }
-        self.put(self.hot.pointer(from, block.len()));
+        self.append_pointer(self.hot.pointer(from, block.len()));
         Ok(true)
     }
 
@@ -227,7 +228,7 @@ impl Output {
                 // previous block.
                 if !hot.extend_to(pointer) {
                     let lease = || pool.lease(pointer.place);
-                    hot.advance_to(pointer, &flights.advance_to(pointer, until, lease)?);
+                    hot.advance_to(pointer, &flights.hold_segment(pointer, until, lease)?);
                 }
                 Ok(())
             });
@@ -235,7 +236,7 @@ impl Output {
                 Ok(pointer) => {
                     self.copied_blocks += 1;
                     self.unpublished_bytes += pointer.length() as usize;
-                    self.put(pointer);
+                    self.append_pointer(pointer);
                     return Ok(true);
                 }
                 Err(WriteRefusal::Fault(fault)) => return Err(fault),
@@ -252,15 +253,15 @@ impl Output {
 
     /// Extends the hold on the hot segment until readers have passed the current head position. The
     /// hot segment is the one in which the last write found its bytes.
-    fn extend_hold(&self) {
-        self.flights.extend(self.ring.cursor.head);
+    fn extend_hot_segment_hold(&self) {
+        self.flights.extend_last_hold(self.ring.cursor.head);
     }
 
     /// Appends one pointer, and publishes if a threshold has been reached. The caller must ensure
     /// that there is room.
     #[inline]
-    fn put(&mut self, pointer: RichPointer) {
-        if self.policy == Policy::Overwrite {
+    fn append_pointer(&mut self, pointer: RichPointer) {
+        if self.policy == OverflowPolicy::Overwrite {
             self.announce_overwrite(1);
         }
         self.ring.put_uncounted_pointer(pointer);
@@ -277,7 +278,7 @@ impl Output {
     /// Updates `stop`, the ring position below which a write may append without a check for room.
     /// It is 0 in a ring that overwrites.
     fn update_stop_position(&mut self) {
-        let is_plain = self.policy != Policy::Overwrite;
+        let is_plain = self.policy != OverflowPolicy::Overwrite;
         self.check_from = if is_plain { self.limit.min(self.publish_at) } else { 0 };
     }
 
@@ -300,19 +301,19 @@ impl Output {
     /// sizing (`None` if the size is fixed).
     #[must_use]
     pub fn memory_size(&self) -> (usize, Option<&SizingState>) {
-        self.backing.size()
+        self.backing.memory_size()
     }
 
     /// Returns the number of readers evicted for publishing an impossible position.
     #[must_use]
-    pub const fn evicted(&self) -> u64 {
-        self.ring.evicted()
+    pub const fn evicted_reader_count(&self) -> u64 {
+        self.ring.evicted_readers()
     }
 
     /// Returns the number of blocks written as pointers, and the number of blocks copied.
     #[must_use]
-    pub const fn splice_counts(&self) -> SplicedCounts {
-        SplicedCounts {
+    pub const fn splice_counts(&self) -> SpliceCounts {
+        SpliceCounts {
             blocks: self.ring.cursor.head - self.copied_blocks,
             copied_blocks: self.copied_blocks,
         }
@@ -326,7 +327,7 @@ impl Output {
     }
 
     /// Disconnects a reader. The memory held for that reader alone is released by the next
-    /// [`Output::reap`], or when a write needs room.
+    /// [`Output::reclaim_passed_memory`], or when a write needs room.
     pub fn evict(&mut self, reader: usize) {
         self.doorbells.disconnect(&mut self.ring.cursor, reader);
     }
@@ -340,8 +341,8 @@ impl Output {
 
     /// Simulates a kill of the process: only descriptors are closed.
     #[cfg(test)]
-    pub(crate) fn die(mut self) {
-        self.doorbells.die();
+    pub(crate) fn simulate_kill(mut self) {
+        self.doorbells.simulate_kill();
         std::mem::forget(self);
     }
 }
@@ -353,7 +354,7 @@ impl StreamWriter for Output {
     #[inline]
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         let from = block.as_ptr().addr().wrapping_sub(self.hot.address);
-        let has_bytes = block.len().wrapping_sub(1) < BLOCK_MAX;
+        let has_bytes = block.len().wrapping_sub(1) < BLOCK_LENGTH_MAX;
         let end = from.wrapping_add(block.len());
         let hit = from < self.hot.filled && end <= self.hot.filled && has_bytes;
         if !hit || self.ring.cursor.head >= self.check_from {
@@ -379,8 +380,8 @@ impl StreamWriter for Output {
         self.publish(Urgency::Last);
     }
 
-    fn block_max(&self) -> usize {
-        self.backing.block_max()
+    fn block_length_max(&self) -> usize {
+        self.backing.block_length_max()
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
@@ -394,7 +395,7 @@ impl StreamWriter for Output {
         let until = self.ring.cursor.head + 1;
         match lent.holder {
             BlockHolder::Entry(keeper) => {
-                let Some(upstream) = self.flights.follow(keeper) else { return Ok(None) };
+                let Some(upstream) = self.flights.follow_input(keeper) else { return Ok(None) };
                 if !self.flights.claim_entry(upstream, lent.pointer, until) {
                     return Ok(None);
                 }
@@ -404,18 +405,22 @@ impl StreamWriter for Output {
                 debug_assert!(lease.keeps_in_place(lent.pointer));
             }
             BlockHolder::Lease(lease) => {
-                self.flights.advance_to(lent.pointer, until, || Ok(lease.clone()))?;
+                self.flights.hold_segment(lent.pointer, until, || Ok(lease.clone()))?;
                 self.hot.advance_to(lent.pointer, lease);
             }
         }
-        self.put(lent.pointer);
+        self.append_pointer(lent.pointer);
         Ok(Some(true))
     }
 
     #[inline]
-    fn accept_run(&mut self, lent: &LentBlock<'_>, block: usize) -> Result<usize, Fault> {
+    fn accept_adjacent_blocks(
+        &mut self,
+        lent: &LentBlock<'_>,
+        block: usize,
+    ) -> Result<usize, Fault> {
         let is_held = matches!(lent.holder, BlockHolder::Lease(_)) && self.hot.covers(lent.pointer);
-        if !is_held || self.policy == Policy::Overwrite {
+        if !is_held || self.policy == OverflowPolicy::Overwrite {
             return Ok(0);
         }
         // Both are less than a segment.
@@ -423,7 +428,7 @@ impl StreamWriter for Output {
         let mut done = 0;
         while done < length && self.ring.cursor.head < self.limit {
             let part = (length - done).min(block);
-            self.ring.put_uncounted_pointer(lent.pointer.within(done, part));
+            self.ring.put_uncounted_pointer(lent.pointer.subrange(done, part));
             done += part;
             if self.ring.cursor.head >= self.check_from {
                 self.publish_if_due();
@@ -432,10 +437,10 @@ impl StreamWriter for Output {
         Ok(done as usize)
     }
 
-    fn wait_for_releases(&mut self) -> Result<bool, Fault> {
-        self.extend_hold();
+    fn wait_for_released_blocks(&mut self) -> Result<bool, Fault> {
+        self.extend_hot_segment_hold();
         let Some(oldest) = self.flights.first_release_position() else { return Ok(false) };
-        if self.policy != Policy::Block {
+        if self.policy != OverflowPolicy::Block {
             return Ok(false);
         }
         self.wait_until_passed(oldest, |output| {
@@ -446,7 +451,7 @@ impl StreamWriter for Output {
     }
 
     fn announce_sleep(&mut self) -> Result<bool, Fault> {
-        self.extend_hold();
+        self.extend_hot_segment_hold();
         let Some(oldest) = self.flights.first_release_position() else { return Ok(false) };
         self.sleeper.announce_sleep(&self.ring.cursor.store.writer, writer::WAIT, oldest);
         let looked = self.refresh_passed_position();
@@ -471,13 +476,13 @@ impl StreamWriter for Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        self.extend_hold();
+        self.extend_hot_segment_hold();
         self.ring.count_put_pointers();
         self.ring.cursor.close();
         self.flush();
-        let empty = HeldSegments::new(&self.ring.cursor.store, self.doorbells.departed());
+        let empty = HeldSegments::new(&self.ring.cursor.store, self.doorbells.departed_readers());
         let flights = std::mem::replace(&mut self.flights, empty);
         // F3.
-        flight::leave_to_sweep(flights, self.doorbells.take());
+        held_segments::leave_segments_to_sweep(flights, self.doorbells.take());
     }
 }

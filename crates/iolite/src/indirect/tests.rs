@@ -17,7 +17,7 @@ use sys::process::effective_ids;
 use testkit::Random;
 
 const SEGMENT_SIZE: usize = 4096;
-const RING: u32 = 1;
+const RING_DBUF: u32 = 1;
 const BACKING_DBUF: u32 = 2;
 
 fn dbuf_id(number: u32) -> DbufId {
@@ -31,7 +31,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self { server: GrantServer::open(PoolOwner::new(8)).unwrap() }
+        Self { server: GrantServer::start(PoolOwner::new(8)).unwrap() }
     }
 
     fn pool(&self, number: u32, segments: usize) -> AllocationPool {
@@ -44,7 +44,7 @@ impl Fixture {
     }
 
     fn frozen(&self, number: u32, bytes: &[u8]) -> FrozenData {
-        let frozen = FrozenData::read(dbuf_id(number), bytes, bytes.len()).unwrap();
+        let frozen = FrozenData::from_reader(dbuf_id(number), bytes, bytes.len()).unwrap();
         let share = |owner: &mut PoolOwner| {
             owner.share_frozen(&frozen, AccessList::private(effective_ids()))
         };
@@ -53,14 +53,14 @@ impl Fixture {
     }
 
     fn space(&self, space: Space) -> Space {
-        let (_, socket) = self.server.introduce(Credentials::from(effective_ids())).unwrap();
-        space.introduce(socket);
+        let (_, socket) = self.server.add_client(Credentials::from(effective_ids())).unwrap();
+        space.add_owner(socket);
         space
     }
 
     fn create_stream(&self, config: &Config, segments: usize) -> (Output, Vec<Offer>, Backing) {
         let backing = Backing::new(self.pool(BACKING_DBUF, segments));
-        let (output, offers) = indirect(config, backing.clone()).unwrap();
+        let (output, offers) = indirect_stream(config, backing.clone()).unwrap();
         (output, offers, backing)
     }
 
@@ -72,15 +72,20 @@ impl Fixture {
 }
 
 fn stream_config() -> Config {
-    Config { entries: 256, ..Config::new(dbuf_id(RING)) }
+    Config { entries: 256, ..Config::new(dbuf_id(RING_DBUF)) }
 }
 
 fn leased_segment_count(backing: &Backing) -> usize {
-    backing.pool(|pool| pool.usage().leased)
+    backing.with_pool(|pool| pool.usage().leased)
 }
 
 fn assert_balanced(output: &Output, input: &Input, resident: u64) {
-    assert_eq!(output.counts().resident(&input.counts()), Some(resident), "{:?}", output.counts());
+    assert_eq!(
+        output.counts().resident_blocks(&input.counts()),
+        Some(resident),
+        "{:?}",
+        output.counts()
+    );
 }
 
 #[test]
@@ -99,7 +104,7 @@ fn d6_pointer_stream_reads_like_a_byte_stream() {
     assert_eq!(&out[..8], b"o, world");
     assert_eq!(input.peek().unwrap(), None);
     assert!(output.write_with(100, |room| room.iter_mut().map(|byte| *byte = 7).count()).unwrap());
-    assert_eq!(output.splice_counts(), SplicedCounts { blocks: 0, copied_blocks: 4 });
+    assert_eq!(output.splice_counts(), SpliceCounts { blocks: 0, copied_blocks: 4 });
     drop(output);
     assert_eq!(input.peek().unwrap().unwrap(), [7; 100]);
     input.take(100);
@@ -143,7 +148,7 @@ fn d4_d5_d7_ring_into_several_dbufs_queries_each_once() {
     }
     assert_eq!(
         output.splice_counts(),
-        SplicedCounts { blocks: 600, copied_blocks: 0 },
+        SpliceCounts { blocks: 600, copied_blocks: 0 },
         "D7: 30 dbufs"
     );
     assert_balanced(&output, &input, 0);
@@ -157,7 +162,7 @@ fn d7_several_streams_point_into_one_dbuf() {
     let mut pairs: Vec<_> = (20..24)
         .map(|number| {
             let config = Config { id: dbuf_id(number), ..stream_config() };
-            let (output, mut offers) = indirect(&config, backing.clone()).unwrap();
+            let (output, mut offers) = indirect_stream(&config, backing.clone()).unwrap();
             (output, Input::open(offers.remove(0), &space).unwrap())
         })
         .collect();
@@ -198,7 +203,7 @@ fn e1_segment_is_held_until_every_reader_has_passed() {
     assert_eq!(pool.usage().leased, 1, "the pool has turned, and the bytes stay");
     assert!(pool.bytes(place).is_some());
     for at in 0..2 {
-        output.reap().unwrap();
+        output.reclaim_passed_memory().unwrap();
         pool.end_pass();
         assert!(pool.bytes(place).is_some(), "reader {at} has not passed");
         // A reader that leaves without reading holds nothing back.
@@ -210,7 +215,7 @@ fn e1_segment_is_held_until_every_reader_has_passed() {
             inputs.remove(1);
         }
     }
-    output.reap().unwrap();
+    output.reclaim_passed_memory().unwrap();
     pool.end_pass();
     assert_eq!((pool.usage().leased, pool.bytes(place)), (0, None));
 }
@@ -229,10 +234,10 @@ fn read_all(input: &mut Input) -> Vec<u8> {
 fn d11_full_stream_drops_or_overwrites_and_counts() {
     let fixture = Fixture::new();
     for (policy, segments) in [
-        (Policy::DropNew, 16),
-        (Policy::DropNew, 2),
-        (Policy::Overwrite, 32),
-        (Policy::Overwrite, 2),
+        (OverflowPolicy::DropNew, 16),
+        (OverflowPolicy::DropNew, 2),
+        (OverflowPolicy::Overwrite, 32),
+        (OverflowPolicy::Overwrite, 2),
     ] {
         let fixture = Fixture::new();
         let (mut output, mut input, backing) =
@@ -255,11 +260,13 @@ fn d11_full_stream_drops_or_overwrites_and_counts() {
         assert_eq!(taken.blocks, count);
         assert_eq!(u64::from(written), put.blocks);
         match policy {
-            Policy::DropNew => assert_eq!((put.dropped, taken.lost), (2000 - put.blocks, 0)),
+            OverflowPolicy::DropNew => {
+                assert_eq!((put.dropped, taken.lost), (2000 - put.blocks, 0))
+            }
             _ => assert_eq!((put.dropped, taken.lost, expected), (0, 2000 - count, 2000)),
         }
         assert!(count > 10 && count < 2000, "{policy:?} {segments}: {count}");
-        assert_eq!(put.resident(&taken), Some(0));
+        assert_eq!(put.resident_blocks(&taken), Some(0));
         drop(input);
         sweep_held_segments();
         assert_eq!(leased_segment_count(&backing), 0);
@@ -271,7 +278,8 @@ fn d11_full_stream_drops_or_overwrites_and_counts() {
 #[test]
 fn d11_lapped_reader_loses_blocks_but_reads_none_torn() {
     let fixture = Fixture::new();
-    let config = Config { policy: Policy::Overwrite, publish_threshold: 1, ..stream_config() };
+    let config =
+        Config { policy: OverflowPolicy::Overwrite, publish_threshold: 1, ..stream_config() };
     let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&config, 4);
     let writing = std::thread::spawn(move || {
         for number in 0..200_000u32 {
@@ -287,7 +295,7 @@ fn d11_lapped_reader_loses_blocks_but_reads_none_torn() {
         next = number + 1;
     }
     let put: WriterCounts = writing.join().unwrap();
-    assert_eq!(put.resident(&input.counts()), Some(0), "{:?}", input.counts());
+    assert_eq!(put.resident_blocks(&input.counts()), Some(0), "{:?}", input.counts());
 }
 
 /// A peek returns bytes in place if that is sound, otherwise a copy. The borrow of the slice limits
@@ -300,7 +308,7 @@ fn d10_peek_is_in_place_for_frozen_or_trusted_memory() {
     for (space, direct) in [(Space::new(), false), (Space::trusting(), true)] {
         let fixture_space = fixture.space(space);
         let backing = Backing::new(fixture.pool(if direct { 30 } else { 31 }, 4));
-        let (mut output, mut offers) = indirect(&stream_config(), backing.clone()).unwrap();
+        let (mut output, mut offers) = indirect_stream(&stream_config(), backing.clone()).unwrap();
         let mut input = Input::open(offers.remove(0), &fixture_space).unwrap();
         output.register_frozen(&frozen, 1);
         output.write(&[7; 50]).unwrap();
@@ -332,7 +340,7 @@ fn blocks_of_dropped_writer_stay_until_read() {
     output.write(&[1; 1000]).unwrap();
     drop(output);
     assert!(sweep_held_segments() > 0 && leased_segment_count(&backing) == 1);
-    let over = backing.pool(|pool| (0..10).filter(|_| pool.copy(&[2; 3000]).is_ok()).count());
+    let over = backing.with_pool(|pool| (0..10).filter(|_| pool.copy(&[2; 3000]).is_ok()).count());
     assert!(over > 0, "the rest is written over");
     assert_eq!(read_all(&mut input), [1; 1000]);
     drop(input);
@@ -347,7 +355,7 @@ fn t10_killed_writer_differs_from_one_that_closed() {
     output.write(b"shown").unwrap();
     output.flush();
     output.write(b"not shown").unwrap();
-    output.die();
+    output.simulate_kill();
     let mut out = [0; 100];
     assert_eq!(input.read(&mut out).unwrap(), 5);
     assert_eq!(input.read(&mut out), Err(Fault::Abandoned));
@@ -366,7 +374,7 @@ fn t10_killed_writer_differs_from_one_that_closed() {
 fn open_second_stream(fixture: &Fixture) -> (Output, Input, Backing) {
     let backing = Backing::new(fixture.pool(77, 4));
     let (output, mut offers) =
-        indirect(&Config { id: dbuf_id(78), ..stream_config() }, backing.clone()).unwrap();
+        indirect_stream(&Config { id: dbuf_id(78), ..stream_config() }, backing.clone()).unwrap();
     let input = Input::open(offers.remove(0), &fixture.space(Space::new())).unwrap();
     (output, input, backing)
 }
@@ -378,7 +386,7 @@ fn waiting_threads_wake_each_other_without_loss() {
     for (entries, segments) in [(256, 2), (256, 64)] {
         let backing = Backing::new(fixture.pool(50 + segments as u32, segments));
         let config = Config { entries, ..stream_config() };
-        let (mut output, mut offers) = indirect(&config, backing).unwrap();
+        let (mut output, mut offers) = indirect_stream(&config, backing).unwrap();
         let mut input = Input::open(offers.remove(0), &fixture.space(Space::new())).unwrap();
         let mut random = Random::with_replayable_seed();
         let writing = std::thread::spawn(move || {
@@ -430,8 +438,8 @@ fn check_sizing_of_memory(after_block: impl Fn()) {
     let window = SegmentWindow::new(scaling, SEGMENT_SIZE, 4 * SEGMENT_SIZE);
     let backing =
         Backing::new(fixture.pool(BACKING_DBUF, window.segments_max())).with_window(window);
-    let config = Config { entries: 4096, publish_threshold: 1, ..Config::new(dbuf_id(RING)) };
-    let (mut output, mut offers) = indirect(&config, backing).unwrap();
+    let config = Config { entries: 4096, publish_threshold: 1, ..Config::new(dbuf_id(RING_DBUF)) };
+    let (mut output, mut offers) = indirect_stream(&config, backing).unwrap();
     let mut input = Input::open(offers.remove(0), &fixture.space(Space::new())).unwrap();
     let size = |output: &Output| output.memory_size().0 / SEGMENT_SIZE;
     assert_eq!(size(&output), 4);
@@ -459,6 +467,6 @@ fn check_sizing_of_memory(after_block: impl Fn()) {
     let sizing = sizing.unwrap();
     assert_eq!(bytes, 2 * SEGMENT_SIZE, "{sizing:?}");
     assert_eq!((sizing.grown, sizing.shrunk), (2, 3), "{sizing:?}");
-    assert_eq!(output.splice_counts(), SplicedCounts { blocks: 0, copied_blocks: 40_000 });
+    assert_eq!(output.splice_counts(), SpliceCounts { blocks: 0, copied_blocks: 40_000 });
     assert_balanced(&output, &input, 0);
 }

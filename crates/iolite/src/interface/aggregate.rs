@@ -2,7 +2,7 @@
 
 use super::{LentBlock, StreamReader};
 use crate::aggregate::{Aggregate, Slice};
-use crate::indirect::lent::BlockHolder;
+use crate::indirect::lent_block::BlockHolder;
 use abi::RichPointer;
 use buffer::Fault;
 use buffer::pool::Lease;
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A reader of an aggregate from its first byte to its last, in blocks of limited size. Peeked
 /// bytes stay valid as long as the aggregate lives, because they are immutable.
 #[derive(Debug)]
-pub struct AggregateBlocks<'a> {
+pub struct AggregateBlockReader<'a> {
     slices: Box<[(&'a [u8], RichPointer, &'a Lease)]>,
     /// Index, in the aggregate, of the slice that follows the current one.
     next: usize,
@@ -23,7 +23,7 @@ pub struct AggregateBlocks<'a> {
     lease: Option<&'a Lease>,
 }
 
-impl<'a> AggregateBlocks<'a> {
+impl<'a> AggregateBlockReader<'a> {
     /// Creates a reader of the aggregate that returns blocks of up to `block` bytes.
     #[must_use]
     pub fn new(all: &'a Aggregate, block: usize) -> Self {
@@ -74,7 +74,7 @@ impl<'a> AggregateBlocks<'a> {
         let done = self.rest.length() as usize - self.piece.len();
         // Both are smaller than a segment.
         let number = |bytes: usize| u32::try_from(bytes).unwrap_or(0);
-        let pointer = self.rest.within(number(done), number(length));
+        let pointer = self.rest.subrange(number(done), number(length));
         Some(LentBlock { pointer, holder: BlockHolder::Lease(lease) })
     }
 
@@ -91,7 +91,7 @@ impl<'a> AggregateBlocks<'a> {
     }
 }
 
-impl StreamReader for AggregateBlocks<'_> {
+impl StreamReader for AggregateBlockReader<'_> {
     fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         let mut count = 0;
         while count < out.len() && !self.piece.is_empty() {
@@ -126,7 +126,10 @@ impl StreamReader for AggregateBlocks<'_> {
     }
 
     #[inline]
-    fn lend_run(&mut self, max: usize) -> Result<Option<(LentBlock<'_>, usize)>, Fault> {
+    fn lend_adjacent_blocks(
+        &mut self,
+        max: usize,
+    ) -> Result<Option<(LentBlock<'_>, usize)>, Fault> {
         let block = self.block;
         if max <= block {
             return Ok(None);

@@ -1,22 +1,22 @@
 //! The readers whose streams can be merged: readers of blocks of any length, and readers of slots.
 
-use buffer::dbuf::fixed;
-use buffer::rate::Skip;
-use buffer::stream::{BlockRead, Input};
+use buffer::dbuf::fixed_size;
+use buffer::rate::SkippingReader;
+use buffer::stream::{BlockReadResult, Input};
 use buffer::{Fault, WriterCounts};
 use std::fmt;
 use std::os::fd::AsFd;
 
 /// The reading end of a stream of entire blocks. This trait is sealed.
-pub trait Source: ProducerReader {}
+pub trait BlockSource: ProducerReader {}
 
-impl Source for Input {}
-impl Source for fixed::stream::SlotInput {}
+impl BlockSource for Input {}
+impl BlockSource for fixed_size::stream::SlotInput {}
 
 /// The reading end of one producer's stream, as [`MergedReader`](super::MergedReader) uses it.
-pub trait ProducerReader: Skip + AsFd + fmt::Debug + Send {
+pub trait ProducerReader: SkippingReader + AsFd + fmt::Debug + Send {
     /// Copies and consumes one block without blocking.
-    fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault>;
+    fn read_block(&mut self, out: &mut [u8]) -> Result<BlockReadResult, Fault>;
     /// Returns true if a block is available or the stream has ended.
     fn is_readable(&mut self) -> Result<bool, Fault>;
     /// Announces that the caller is about to sleep on the doorbell. Returns true if a block is
@@ -30,7 +30,7 @@ pub trait ProducerReader: Skip + AsFd + fmt::Debug + Send {
 }
 
 impl ProducerReader for Input {
-    fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
+    fn read_block(&mut self, out: &mut [u8]) -> Result<BlockReadResult, Fault> {
         Self::read_block(self, out)
     }
 
@@ -43,7 +43,7 @@ impl ProducerReader for Input {
     }
 
     fn wake(&mut self, notified: bool) {
-        Self::wake(self, notified);
+        Self::announce_wake(self, notified);
     }
 
     fn writer_counts(&self) -> WriterCounts {
@@ -51,8 +51,8 @@ impl ProducerReader for Input {
     }
 }
 
-impl ProducerReader for fixed::stream::SlotInput {
-    fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
+impl ProducerReader for fixed_size::stream::SlotInput {
+    fn read_block(&mut self, out: &mut [u8]) -> Result<BlockReadResult, Fault> {
         self.try_read(out)
     }
 
@@ -66,7 +66,7 @@ impl ProducerReader for fixed::stream::SlotInput {
     }
 
     fn wake(&mut self, notified: bool) {
-        Self::wake(self, notified);
+        Self::announce_wake(self, notified);
     }
 
     fn writer_counts(&self) -> WriterCounts {

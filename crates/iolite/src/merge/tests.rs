@@ -2,13 +2,13 @@
 
 use super::*;
 use abi::DbufId;
-use buffer::Policy;
+use buffer::OverflowPolicy;
 use buffer::stream::{Config, Input, Offer, Output, stream};
 use testkit::Random;
 
-const PATIENCE: Duration = Duration::from_millis(200);
+const SILENCE_TIMEOUT: Duration = Duration::from_millis(200);
 
-fn open_stream(policy: Policy) -> (Output, Input) {
+fn open_stream(policy: OverflowPolicy) -> (Output, Input) {
     let config = Config::new(DbufId::new(3).unwrap()).capacity(1 << 16).policy(policy);
     let (output, offers) = stream(&config).unwrap();
     let copies =
@@ -30,7 +30,7 @@ fn block_words(block: &[u8]) -> [u64; 3] {
 }
 
 fn timestamp_order(window: u64) -> MergeOrder {
-    MergeOrder::Stamped(Stamped::new(window, PATIENCE, |block| block_words(block)[2]))
+    MergeOrder::Stamped(TimestampMerge::new(window, SILENCE_TIMEOUT, |block| block_words(block)[2]))
 }
 
 /// Reads all blocks up to the end. Returns the producer number, sequence number and timestamp of
@@ -58,12 +58,12 @@ fn assert_all_delivered(merged: &mut MergedReader, all: &[[u64; 3]], counts: &[u
         let its = all.iter().filter(|block| block[0] == producer);
         assert!(its.clone().map(|block| block[1]).eq(0..count), "producer {producer}");
     }
-    let mut departed: Vec<_> = std::iter::from_fn(|| merged.next_departed()).collect();
+    let mut departed: Vec<_> = std::iter::from_fn(|| merged.next_departed_producer()).collect();
     departed.sort_by_key(|gone| gone.producer);
     assert_eq!(departed.len(), counts.len());
     for (gone, &count) in departed.iter().zip(counts) {
         assert_eq!((gone.fault, gone.put.blocks, gone.taken.blocks), (None, count, count));
-        assert_eq!(gone.put.resident(&gone.taken), Some(0));
+        assert_eq!(gone.put.resident_blocks(&gone.taken), Some(0));
     }
 }
 
@@ -73,12 +73,12 @@ fn merge_keeps_the_order_of_each_producer() {
         [(MergeOrder::Fair(8), 0), (MergeOrder::Fair(1), 100), (timestamp_order(50), 0)]
     {
         let mut merged = MergedReader::new(order);
-        merged.spin(spins);
+        merged.set_spin_limit(spins);
         let counts = [20_000, 1, 0, 5000];
         let writing: Vec<_> = (0..)
             .zip(counts)
             .map(|(producer, count)| {
-                let (mut output, input) = open_stream(Policy::Block);
+                let (mut output, input) = open_stream(OverflowPolicy::Block);
                 assert_eq!(merged.add_producer(input), ProducerId(producer));
                 std::thread::spawn(move || {
                     for number in 0..count {
@@ -102,7 +102,7 @@ fn fair_merge_gives_each_producer_its_share() {
     let mut merged = MergedReader::new(MergeOrder::Fair(10));
     let mut outputs = Vec::new();
     for producer in 0..3 {
-        let (mut output, input) = open_stream(Policy::Block);
+        let (mut output, input) = open_stream(OverflowPolicy::Block);
         merged.add_producer(input);
         let count = if producer == 2 { 25 } else { 500 };
         (0..count)
@@ -131,7 +131,7 @@ fn stamped_merge_yields_the_oldest_of_all_producers() {
         let mut merged = MergedReader::new(timestamp_order(window));
         let mut outputs = Vec::new();
         for _ in 0..4 {
-            let (output, input) = open_stream(Policy::Block);
+            let (output, input) = open_stream(OverflowPolicy::Block);
             merged.add_producer(input);
             outputs.push((output, 0));
         }
@@ -163,13 +163,13 @@ fn silent_producer_delays_no_other_and_is_counted_late() {
 /// Runs the test once. Returns false, without a verdict, if the machine was so busy that reading
 /// the available blocks took as long as the merge waits for a silent producer.
 fn read_in_time_beside_silent_producer() -> bool {
-    const PATIENCE: Duration = Duration::from_millis(500);
+    const SILENCE_TIMEOUT: Duration = Duration::from_millis(500);
     let begin = std::time::Instant::now();
-    let order = Stamped::new(100, PATIENCE, |block| block_words(block)[2]);
+    let order = TimestampMerge::new(100, SILENCE_TIMEOUT, |block| block_words(block)[2]);
     let mut merged = MergedReader::new(MergeOrder::Stamped(order));
-    let (mut quick, input) = open_stream(Policy::Block);
+    let (mut quick, input) = open_stream(OverflowPolicy::Block);
     merged.add_producer(input);
-    let (mut slow, input) = open_stream(Policy::Block);
+    let (mut slow, input) = open_stream(OverflowPolicy::Block);
     merged.add_producer(input);
     for number in 0..50 {
         assert!(quick.write(&stamped_block(0, number, number * 10)).unwrap());
@@ -180,13 +180,13 @@ fn read_in_time_beside_silent_producer() -> bool {
     while let MergedRead::Block { .. } = merged.try_read(&mut out).unwrap() {
         stamps.push(block_words(&out)[2]);
     }
-    if begin.elapsed() >= PATIENCE {
+    if begin.elapsed() >= SILENCE_TIMEOUT {
         return false;
     }
     assert!(stamps.iter().copied().eq((0..=390).step_by(10)), "up to the window: {stamps:?}");
     let start = std::time::Instant::now();
     assert!(matches!(merged.read(&mut out).unwrap(), MergedRead::Block { .. }));
-    assert!(start.elapsed() >= PATIENCE, "and the rest when it is patient no longer");
+    assert!(start.elapsed() >= SILENCE_TIMEOUT, "and the rest when it is patient no longer");
     for number in 0..5 {
         assert!(slow.write(&stamped_block(1, number, number)).unwrap());
     }
@@ -201,7 +201,7 @@ fn producer_with_old_timestamps_starves_no_other() {
     let mut merged = MergedReader::new(timestamp_order(10));
     let mut outputs = Vec::new();
     for producer in 0..3 {
-        let (mut output, input) = open_stream(Policy::Block);
+        let (mut output, input) = open_stream(OverflowPolicy::Block);
         merged.add_producer(input);
         for number in 0..300 {
             let stamp = if producer == 0 { 0 } else { 1000 + number };
@@ -241,13 +241,13 @@ fn producers_join_and_leave_during_reads() {
     let mut merged = MergedReader::new(MergeOrder::Fair(4));
     let mut out = [0; 24];
     assert_eq!(merged.read(&mut out).unwrap(), MergedRead::End, "there is no producer");
-    let (mut one, input) = open_stream(Policy::Block);
+    let (mut one, input) = open_stream(OverflowPolicy::Block);
     let first = merged.add_producer(input);
     assert_eq!(merged.try_read(&mut out).unwrap(), MergedRead::Nothing);
     one.write(&stamped_block(0, 0, 0)).unwrap();
     one.flush();
     assert_eq!(merged.read(&mut out).unwrap(), MergedRead::Block { from: first, length: 24 });
-    let (mut two, input) = open_stream(Policy::Overwrite);
+    let (mut two, input) = open_stream(OverflowPolicy::Overwrite);
     let second = merged.add_producer(input);
     let waker = std::thread::spawn(move || {
         two.write(b"from the second").unwrap();
@@ -258,7 +258,7 @@ fn producers_join_and_leave_during_reads() {
     assert_eq!(merged.read(&mut out).unwrap(), MergedRead::Block { from: second, length: 15 });
     let _two = waker.join().unwrap();
     assert!(merged.remove_producer(first) && !merged.remove_producer(first));
-    let gone = merged.next_departed().unwrap();
+    let gone = merged.next_departed_producer().unwrap();
     assert_eq!((gone.producer, gone.fault, gone.taken.blocks), (first, None, 1));
     assert_eq!(merged.producer_count(), 1);
     // The producer notices that its reader has left.
@@ -272,7 +272,7 @@ fn producers_join_and_leave_during_reads() {
 #[test]
 fn long_block_is_staged_in_one_piece() {
     let mut merged = MergedReader::new(timestamp_order(10));
-    let (mut output, input) = open_stream(Policy::Block);
+    let (mut output, input) = open_stream(OverflowPolicy::Block);
     merged.add_producer(input);
     let long: Vec<u8> = (0..20_000_u32).map(|at| (at % 250) as u8).collect();
     output.write(&long).unwrap();
@@ -289,18 +289,18 @@ fn long_block_is_staged_in_one_piece() {
 /// Merges a stream of variable-size blocks with a stream of slots in one reader.
 #[test]
 fn byte_and_slot_streams_are_merged_by_one_reader() {
-    use buffer::dbuf::fixed;
+    use buffer::dbuf::fixed_size;
     for order in [MergeOrder::Fair(3), timestamp_order(20)] {
         let mut merged = MergedReader::new(order);
-        merged.spin(0);
-        let (mut blocks, input) = open_stream(Policy::Block);
+        merged.set_spin_limit(0);
+        let (mut blocks, input) = open_stream(OverflowPolicy::Block);
         merged.add_producer(input);
-        let shape = fixed::SlotConfig {
+        let shape = fixed_size::SlotConfig {
             slot: 64,
             slots: 64,
-            ..fixed::SlotConfig::new(DbufId::new(4).unwrap())
+            ..fixed_size::SlotConfig::new(DbufId::new(4).unwrap())
         };
-        let (mut slots, mut offers) = fixed::stream::stream(&shape, 8).unwrap();
+        let (mut slots, mut offers) = fixed_size::stream::stream(&shape, 8).unwrap();
         merged.add_producer(offers.remove(0).open().unwrap());
         let writing = std::thread::spawn(move || {
             for number in 0..5000 {

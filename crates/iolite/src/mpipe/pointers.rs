@@ -17,7 +17,7 @@ use super::{
 use crate::aggregate::holders::PeerId;
 use crate::aggregate::server::GrantServer;
 use crate::aggregate::{AllocationPool, GrantRefusal};
-use crate::indirect::{Backing, Config, Input, Offer, Output, send_to};
+use crate::indirect::{Backing, Config, Input, Offer, Output, indirect_stream_to_sockets};
 use crate::interface::StreamReader;
 use crate::splice::{SpliceResult, splice};
 use crate::view::Space;
@@ -25,7 +25,7 @@ use abi::DbufId;
 use abi::access::AccessList;
 use buffer::scale::{ScalingParameters, SegmentWindow, SizingState};
 use buffer::stream::cache_sizes;
-use buffer::{Fault, Policy, pool};
+use buffer::{Fault, OverflowPolicy, pool};
 use std::os::fd::OwnedFd;
 use sys::descriptor;
 use sys::doorbell::SocketDoorbell;
@@ -36,7 +36,8 @@ mod forward;
 
 use forward::ForwardingReader;
 
-/// Tag of the message that waits in an unopened writing end of a pipe that carries pointers.
+/// First eight bytes of the message that the write end of a pipe of pointers contains until it is
+/// opened.
 const MAGIC: u64 = u64::from_le_bytes(*b"SL pipe2");
 /// Size in bytes of a segment in the memory for copied bytes, which is also the maximum size of a
 /// copied block.
@@ -45,9 +46,9 @@ const SEGMENT_SIZE: usize = 64 << 10;
 /// others are read.
 const SEGMENTS_MIN: usize = 4;
 /// Initial size in bytes of the memory for copied bytes, if its size adapts to the readers.
-const INITIAL_SIZE: usize = 1 << 20;
+const INITIAL_COPY_MEMORY_SIZE: usize = 1 << 20;
 /// Maximum size, in bytes, of a pipe's memory for copied bytes.
-const BYTES_MAX: u64 = 1 << 36;
+const COPY_MEMORY_SIZE_MAX: u64 = 1 << 36;
 
 /// Creates a pipe of `n` ends that carries pointers. `config` describes the ring of pointers, which
 /// always has the default number of entries and `n - 1` readers. `bytes` is the size in bytes of
@@ -72,7 +73,7 @@ pub fn pointer_pipe(
 /// Returns true if this end belongs to a pipe that carries pointers. At a reading end, blocks until
 /// the writing end is opened. Leaves the message in the socket.
 pub fn carries_pointers(end: &OwnedFd) -> Result<bool, PipeError> {
-    for magic in [&MAGIC.to_ne_bytes(), crate::indirect::OFFER] {
+    for magic in [&MAGIC.to_ne_bytes(), crate::indirect::OFFER_MESSAGE] {
         let mut first = [0; 8];
         if first_message_begins_with(end, magic)?
             && descriptor::peek(end, &mut first)? == first.len()
@@ -110,14 +111,14 @@ pub fn open_write(
     let shape =
         bytes.get(..length).and_then(|bytes| RingConfigMessage::read_from_bytes(bytes).ok());
     let (config, capacity) =
-        shape.and_then(|shape| config(&shape)).ok_or(PipeError::NotAPipeEnd)?;
+        shape.and_then(|shape| parse_ring_config(&shape)).ok_or(PipeError::NotAPipeEnd)?;
     if theirs.len() != config.readers {
         return Err(PipeError::NotAPipeEnd);
     }
     let window = capacity.is_none().then(|| {
-        let scaling =
-            ScalingParameters::for_deck_cut(cache_sizes()).at_least(SEGMENTS_MIN * SEGMENT_SIZE);
-        SegmentWindow::new(scaling, SEGMENT_SIZE, INITIAL_SIZE)
+        let scaling = ScalingParameters::for_in_place_resizing(cache_sizes())
+            .with_minimum_size(SEGMENTS_MIN * SEGMENT_SIZE);
+        SegmentWindow::new(scaling, SEGMENT_SIZE, INITIAL_COPY_MEMORY_SIZE)
     });
     let segments = match &window {
         Some(window) => window.segments_max(),
@@ -128,9 +129,9 @@ pub fn open_write(
     let memory = AllocationPool::new(backing, form, AccessList::private(effective_ids()))?;
     grants.with_owner(|owner| owner.share(&memory))?;
     let memory = window.into_iter().fold(Backing::new(memory), Backing::with_window);
-    let (output, peers) = send_to(&config, memory, theirs, grants)?;
+    let (output, peers) = indirect_stream_to_sockets(&config, memory, theirs, grants)?;
     let mut writer = PointerWriter { output, peers, sent_dbufs: Vec::new() };
-    writer.send(backing, grants);
+    writer.send_dbuf(backing, grants);
     Ok((writer, config.publish_threshold))
 }
 
@@ -138,7 +139,7 @@ pub fn open_write(
 /// Memory of trusted processes is read in place if `space` is trusting. Returns `None` if the
 /// writing end was closed without being opened.
 pub fn open_read(end: OwnedFd, space: &Space) -> Result<Option<Input>, PipeError> {
-    if !first_message_begins_with(&end, crate::indirect::OFFER)? {
+    if !first_message_begins_with(&end, crate::indirect::OFFER_MESSAGE)? {
         return Err(PipeError::NotAPipeEnd);
     }
     let mut message = [0; 8];
@@ -147,7 +148,7 @@ pub fn open_read(end: OwnedFd, space: &Space) -> Result<Option<Input>, PipeError
         return Ok(None);
     }
     let server = descriptors.pop().ok_or(PipeError::NotAPipeEnd)?;
-    space.introduce(server);
+    space.add_owner(server);
     let ring = buffer::share::RingOffer::from_descriptors(descriptors)?;
     Ok(Some(Input::open(Offer::new(ring, SocketDoorbell::from(end)), space)?))
 }
@@ -155,11 +156,11 @@ pub fn open_read(end: OwnedFd, space: &Space) -> Result<Option<Input>, PipeError
 /// Extracts the configuration of the ring and the size in bytes of the memory for copied bytes from
 /// a message. The size is `None` if the memory sizes itself. Returns `None` if the message is
 /// invalid.
-fn config(shape: &RingConfigMessage) -> Option<(Config, Option<usize>)> {
+fn parse_ring_config(shape: &RingConfigMessage) -> Option<(Config, Option<usize>)> {
     let id = DbufId::new(shape.id).filter(|_| shape.magic == MAGIC)?;
     let number = |value: u64| usize::try_from(value).ok();
-    let capacity = number(shape.capacity).filter(|_| shape.capacity <= BYTES_MAX)?;
-    let policy = Policy::from_code(shape.policy)?;
+    let capacity = number(shape.capacity).filter(|_| shape.capacity <= COPY_MEMORY_SIZE_MAX)?;
+    let policy = OverflowPolicy::from_code(shape.policy)?;
     let (readers, every) = (number(shape.readers)?, number(shape.every)?);
     let capacity = (shape.capacity != SELF_SIZING_CAPACITY).then_some(capacity);
     Some((Config { policy, readers, publish_threshold: every, ..Config::new(id) }, capacity))
@@ -196,7 +197,7 @@ impl PointerWriter {
 
     /// Sends a dbuf of the grant server to the readers, so that they have it even if this process
     /// exits.
-    fn send(&mut self, dbuf: DbufId, grants: &GrantServer) {
+    fn send_dbuf(&mut self, dbuf: DbufId, grants: &GrantServer) {
         self.peers.iter().for_each(|peer| _ = grants.send_grant(*peer, dbuf));
         self.sent_dbufs.push(dbuf);
     }

@@ -16,7 +16,7 @@ fn d9_each_read_end_has_its_own_position() {
         .enumerate()
         .map(|(number, end)| {
             std::thread::spawn(move || {
-                let mut input = open_read(end).unwrap().unwrap();
+                let mut input = open_read_end(end).unwrap().unwrap();
                 let (mut all, mut out) = (Vec::new(), vec![0; 7 + number * 100]);
                 loop {
                     match input.read(&mut out).unwrap() {
@@ -27,7 +27,7 @@ fn d9_each_read_end_has_its_own_position() {
             })
         })
         .collect();
-    let (mut output, _) = open_write(ends.remove(0)).unwrap();
+    let (mut output, _) = open_write_end(ends.remove(0)).unwrap();
     let mut sent = Vec::new();
     for at in 0..5000u32 {
         let block = at.to_le_bytes().repeat(1 + at as usize % 50);
@@ -42,12 +42,12 @@ fn d9_each_read_end_has_its_own_position() {
 
 /// Opening the writing end creates the ring, possibly not in the process that configured the ring.
 #[test]
-fn f6_pipe_keeps_a_fixed_size_or_sizes_itself() {
+fn f6_only_a_pipe_without_a_fixed_capacity_sizes_itself() {
     for (config, fixed) in
         [(pipe_config(), true), (Config::new(pipe_config().ring.id).self_sizing(), false)]
     {
         let mut ends = mpipe(2, &config).unwrap();
-        let (output, _) = open_write(ends.remove(0)).unwrap();
+        let (output, _) = open_write_end(ends.remove(0)).unwrap();
         assert_eq!(output.sizing_state().is_none(), fixed);
         assert_eq!(output.capacity() == 4096, fixed);
     }
@@ -57,12 +57,12 @@ fn f6_pipe_keeps_a_fixed_size_or_sizes_itself() {
 fn unopened_ends_may_be_closed() {
     let mut ends = mpipe(3, &pipe_config()).unwrap();
     drop(ends.remove(0));
-    assert!(open_read(ends.remove(0)).unwrap().is_none(), "no writer");
+    assert!(open_read_end(ends.remove(0)).unwrap().is_none(), "no writer");
     let mut ends = mpipe(3, &pipe_config()).unwrap();
     let kept = ends.pop().unwrap();
     drop(ends.pop());
-    let (mut output, _) = open_write(ends.remove(0)).unwrap();
-    let mut input = open_read(kept).unwrap().unwrap();
+    let (mut output, _) = open_write_end(ends.remove(0)).unwrap();
+    let mut input = open_read_end(kept).unwrap().unwrap();
     for at in 0..1000u32 {
         assert!(output.write(&at.to_le_bytes()).unwrap(), "nobody waits for the one that is gone");
         output.flush();
@@ -82,15 +82,15 @@ fn end_opens_once_and_only_in_its_direction() {
     assert_eq!(mpipe(PIPE_ENDS_MAX, &pipe_config()).unwrap().len(), PIPE_ENDS_MAX);
     let mut ends = mpipe(2, &pipe_config()).unwrap();
     let again = ends[0].try_clone().unwrap();
-    let _output = open_write(ends.remove(0)).unwrap();
-    assert_eq!(open_write(again).unwrap_err(), PipeError::AlreadyOpened);
+    let _output = open_write_end(ends.remove(0)).unwrap();
+    assert_eq!(open_write_end(again).unwrap_err(), PipeError::AlreadyOpened);
     let mut ends = mpipe(2, &pipe_config()).unwrap();
     let same = ends[0].try_clone().unwrap();
-    assert_eq!(open_read(ends.remove(0)).unwrap_err(), PipeError::NotAPipeEnd);
-    drop(open_write(same).unwrap());
+    assert_eq!(open_read_end(ends.remove(0)).unwrap_err(), PipeError::NotAPipeEnd);
+    drop(open_write_end(same).unwrap());
     let file = std::fs::File::open("/dev/null").unwrap();
-    assert_eq!(open_read(file.into()).unwrap_err(), PipeError::NotAPipeEnd);
-    let (one, other) = descriptor::pair().unwrap();
+    assert_eq!(open_read_end(file.into()).unwrap_err(), PipeError::NotAPipeEnd);
+    let (one, other) = descriptor::socket_pair().unwrap();
     descriptor::send(&one, b"no end", &[]).unwrap();
-    assert_eq!(open_write(other).unwrap_err(), PipeError::NotAPipeEnd);
+    assert_eq!(open_write_end(other).unwrap_err(), PipeError::NotAPipeEnd);
 }

@@ -2,12 +2,12 @@
 //! pointers.
 
 use super::*;
-use abi::{BLOCK_MAX, Class, Entry, Extent};
+use abi::{BLOCK_LENGTH_MAX, Class, Entry, Extent};
 use buffer::crossing::{self, crossing};
 use buffer::pool::PoolConfig;
 use buffer::share;
 use buffer::signal::Doorbell;
-use buffer::{Policy, dbuf};
+use buffer::{OverflowPolicy, dbuf};
 use proptest::prelude::*;
 use std::sync::Arc;
 use testkit::Random;
@@ -52,12 +52,13 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     let (mut writer, mut readers) =
         crossing(&crossing::RingConfig::default(), doorbell, &[other]).unwrap();
     let pointer = RichPointer::new(sent.id(), append_expected_bytes(&sent, 200), Class::YES);
-    let entry = Entry::new(pointer, abi::BlockMetadata::default(), abi::Marks::bare(200));
+    let entry =
+        Entry::new(pointer, abi::BlockMetadata::default(), abi::Marks::for_plain_block(200));
     writer.push(&[entry], &[&sent]).unwrap();
     let kept = create_pool(3);
     let lease = kept.lease(append_expected_bytes(&kept, 50)).unwrap();
     let (mut blocks, mut offers) = share::block_ring(&dbuf::BlockConfig {
-        policy: Policy::Overwrite,
+        policy: OverflowPolicy::Overwrite,
         ..dbuf::BlockConfig::new(dbuf_id(4))
     })
     .unwrap();
@@ -67,10 +68,10 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     let foreign = room.commit(30);
     blocks.publish();
 
-    let mut table = Table::new();
-    table.register_memory(HeldMemory::Pool(&mine));
-    table.register_memory(HeldMemory::Batch(readers[0].peek(8).unwrap()));
-    table.register_memory(HeldMemory::Lease(&lease));
+    let mut table = PointerTable::new();
+    table.register_memory(BorrowedMemory::Pool(&mine));
+    table.register_memory(BorrowedMemory::Batch(readers[0].peek(8).unwrap()));
+    table.register_memory(BorrowedMemory::Lease(&lease));
     table.register_ring(dbuf_id(4), &mut visitor);
     let at = |dbuf, place| RichPointer::new(dbuf_id(dbuf), place, Class::YES);
     assert!(matches_expected_bytes(at(1, place), table.resolve(at(1, place)).unwrap()));
@@ -82,15 +83,15 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     let mut out = [0; 30];
     table.copy(at(4, foreign), &mut out).unwrap();
     assert_eq!(out, [9; 30]);
-    table.copy(at(1, place.within(0, 30)), &mut out).unwrap();
-    assert!(matches_expected_bytes(at(1, place.within(0, 30)), &out));
+    table.copy(at(1, place.subrange(0, 30)), &mut out).unwrap();
+    assert!(matches_expected_bytes(at(1, place.subrange(0, 30)), &out));
 
     assert_eq!(table.resolve(RichPointer::hole(5)), Err(Fault::Hole));
     assert_eq!(table.resolve(at(4, foreign)), Err(Fault::UnknownDbuf(dbuf_id(4))), "never a slice");
     assert_eq!(table.resolve(at(9, place)), Err(Fault::UnknownDbuf(dbuf_id(9))));
-    let long = place.within(0, 101);
+    let long = place.subrange(0, 101);
     assert_eq!(table.resolve(at(1, long)), Err(Fault::OutOfWindow(long)));
-    let crossing = place.within(0, SEGMENT_SIZE as u32 + 1);
+    let crossing = place.subrange(0, SEGMENT_SIZE as u32 + 1);
     assert_eq!(table.resolve(at(1, crossing)), Err(Fault::CrossesSegment(crossing)));
     let lapped = Extent::new(SEGMENT_SIZE as u64 * 4, 10);
     assert_eq!(table.resolve(at(1, lapped)), Err(Fault::OutOfWindow(lapped)));
@@ -119,9 +120,9 @@ fn forged_pointers_resolve_exactly_or_fail() {
                 ));
             }
         }
-        let mut table = Table::new();
+        let mut table = PointerTable::new();
         for pool in pools {
-            table.register_memory(HeldMemory::Pool(pool));
+            table.register_memory(BorrowedMemory::Pool(pool));
         }
         for _ in 0..500 {
             let pointer = forge_pointer(&mut random, &places);
@@ -150,12 +151,13 @@ fn forge_pointer(random: &mut Random, places: &[RichPointer]) -> RichPointer {
         1 => position = position.wrapping_add(*random.pick(&edges)),
         2 => position = position.wrapping_sub(*random.pick(&edges)),
         3 => {
-            length = random.pick(&[0, 1, length - 1, length + 1, 4096, BLOCK_MAX as u32]) & 0xf_ffff
+            length = random.pick(&[0, 1, length - 1, length + 1, 4096, BLOCK_LENGTH_MAX as u32])
+                & 0xf_ffff
         }
         4 => position = random.next_u64(),
         _ => {
             let from = random.below(u64::from(length)) as u32;
-            return base.within(from, length - from);
+            return base.subrange(from, length - from);
         }
     }
     RichPointer::new(dbuf_id(dbuf), Extent::new(position, length), Class(random.next_u64() as u32))
@@ -169,8 +171,8 @@ proptest! {
         let pool = create_pool(1);
         append_expected_bytes(&pool, 1000);
         append_expected_bytes(&pool, 3500);
-        let mut table = Table::new();
-        table.register_memory(HeldMemory::Pool(&pool));
+        let mut table = PointerTable::new();
+        table.register_memory(BorrowedMemory::Pool(&pool));
         let wild = RichPointer::from_words(words);
         let place = Extent::new(near, wild.length() & 0x1fff);
         let close = RichPointer::new(pool.id(), place, wild.class);

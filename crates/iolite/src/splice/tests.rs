@@ -5,12 +5,12 @@ use super::*;
 use crate::aggregate::owner::PoolOwner;
 use crate::aggregate::server::GrantServer;
 use crate::aggregate::{Aggregate, AllocationPool, FrozenData};
-use crate::indirect::{Backing, Config, Input, Output, indirect, sweep_held_segments};
-use crate::interface::{AggregateBlocks, ByteReader, FrozenReader};
+use crate::indirect::{Backing, Config, Input, Output, indirect_stream, sweep_held_segments};
+use crate::interface::{AggregateBlockReader, ByteReader, FrozenReader};
 use crate::view::Space;
 use abi::DbufId;
 use abi::access::{AccessList, Credentials};
-use buffer::Policy;
+use buffer::OverflowPolicy;
 use buffer::pool;
 use buffer::stream;
 use buffer::wait::WaitResult;
@@ -34,8 +34,8 @@ struct SpliceFixture {
 
 impl SpliceFixture {
     fn new(space: Space) -> Self {
-        let server = GrantServer::open(PoolOwner::new(8)).unwrap();
-        space.introduce(server.introduce(Credentials::from(effective_ids())).unwrap().1);
+        let server = GrantServer::start(PoolOwner::new(8)).unwrap();
+        space.add_owner(server.add_client(Credentials::from(effective_ids())).unwrap().1);
         Self { server, space }
     }
 
@@ -48,15 +48,15 @@ impl SpliceFixture {
         pool
     }
 
-    fn pair(&self, number: u32) -> (Output, Input, Backing) {
+    fn open_stream(&self, number: u32) -> (Output, Input, Backing) {
         let backing = Backing::new(self.pool(number + 1, 16));
         let config = Config { entries: 256, publish_threshold: 1, ..Config::new(dbuf_id(number)) };
-        let (output, mut offers) = indirect(&config, backing.clone()).unwrap();
+        let (output, mut offers) = indirect_stream(&config, backing.clone()).unwrap();
         (output, Input::open(offers.remove(0), &self.space).unwrap(), backing)
     }
 
-    fn frozen(&self, number: u32, bytes: &[u8]) -> FrozenData {
-        let frozen = FrozenData::read(dbuf_id(number), bytes, bytes.len()).unwrap();
+    fn share_frozen_data(&self, number: u32, bytes: &[u8]) -> FrozenData {
+        let frozen = FrozenData::from_reader(dbuf_id(number), bytes, bytes.len()).unwrap();
         let share = |owner: &mut PoolOwner| {
             owner.share_frozen(&frozen, AccessList::private(effective_ids()))
         };
@@ -72,21 +72,24 @@ fn e2_splices_deliver_the_same_bytes_as_copies() {
     let mut random = Random::with_replayable_seed();
     for trusting in [false, true] {
         for _ in 0..20 {
-            run_random(&mut random, if trusting { Space::trusting() } else { Space::new() });
+            run_random_operations(
+                &mut random,
+                if trusting { Space::trusting() } else { Space::new() },
+            );
         }
     }
 }
 
-fn run_random(random: &mut Random, space: Space) {
+fn run_random_operations(random: &mut Random, space: Space) {
     let place = SpliceFixture::new(space);
-    let (mut first, mut middle, one) = place.pair(10);
-    let (mut second, last, two) = place.pair(20);
+    let (mut first, mut middle, one) = place.open_stream(10);
+    let (mut second, last, two) = place.open_stream(20);
     let mut pool = place.pool(30, 8);
     let text = random.bytes(3 * SEGMENT_SIZE);
-    let frozen = place.frozen(40, &text);
+    let frozen = place.share_frozen_data(40, &text);
     let file = frozen.aggregate().unwrap();
     assert!(first.register_pool(pool.pool(), 32) && first.register_frozen(&frozen, 32));
-    assert!(second.follow(&middle) && second.register_frozen(&frozen, 32));
+    assert!(second.follow_input(&middle) && second.register_frozen(&frozen, 32));
     let (mut queue, mut passed, mut out) = (VecDeque::new(), Vec::new(), vec![0; 2000]);
     let mut blocks: VecDeque<Aggregate> = VecDeque::new();
     let consumed = Arc::new(AtomicUsize::new(0));
@@ -98,7 +101,7 @@ fn run_random(random: &mut Random, space: Space) {
         let length = random.within(150..700);
         // This thread plays the first two processes. A write to the second stream may wait for the
         // third one.
-        second.reap().unwrap();
+        second.reclaim_passed_memory().unwrap();
         middle.release_consumed();
         let in_second = passed.len() - consumed.load(Ordering::Acquire);
         let may_pass = in_second < 1500;
@@ -144,7 +147,7 @@ fn run_random(random: &mut Random, space: Space) {
                 assert_eq!(out[..count], bytes);
                 passed.extend(bytes);
             }
-            _ => first.reap().unwrap(),
+            _ => first.reclaim_passed_memory().unwrap(),
         }
     }
     drop(first);
@@ -158,7 +161,10 @@ fn run_random(random: &mut Random, space: Space) {
     sweep_held_segments();
     drop(blocks);
     let leased = |pool: &AllocationPool| pool.usage().leased;
-    assert_eq!((leased(&pool), one.pool(|p| leased(p)), two.pool(|p| leased(p))), (0, 0, 0));
+    assert_eq!(
+        (leased(&pool), one.with_pool(|p| leased(p)), two.with_pool(|p| leased(p))),
+        (0, 0, 0)
+    );
 }
 
 /// Reads and peeks a stream to its end, with random pauses, and returns all bytes. Adds the number
@@ -201,7 +207,7 @@ fn read_to_end(mut last: Input, mut random: Random, consumed: &AtomicUsize) -> V
 fn e6_every_source_splices_into_every_destination() {
     let place = SpliceFixture::new(Space::new());
     let bytes = Random::with_replayable_seed().bytes(50_000);
-    let frozen = place.frozen(40, &bytes);
+    let frozen = place.share_frozen_data(40, &bytes);
     let file = frozen.aggregate().unwrap();
     for (number, (from_bytes, to_bytes)) in
         [(false, false), (false, true), (true, false), (true, true)].into_iter().enumerate()
@@ -216,18 +222,18 @@ fn e6_every_source_splices_into_every_destination() {
             let (output, input) = direct(dbuf_id(number));
             (Box::new(output), Box::new(input))
         } else {
-            let (output, input, _) = place.pair(number);
+            let (output, input, _) = place.open_stream(number);
             (Box::new(output), Box::new(input))
         };
         let (mut to, mut out): (Box<dyn StreamWriter>, Box<dyn StreamReader>) = if to_bytes {
             let (output, input) = direct(dbuf_id(number + 10));
             (Box::new(output), Box::new(input))
         } else {
-            let (output, input, _) = place.pair(number + 20);
+            let (output, input, _) = place.open_stream(number + 20);
             (Box::new(output), Box::new(input))
         };
         // File to ring, as a pointer into a ring of pointers.
-        let mut held = AggregateBlocks::new(&file, 1000);
+        let mut held = AggregateBlockReader::new(&file, 1000);
         let moved = splice_all(&mut held, &mut *from).unwrap();
         let by_pointer = if from_bytes { 0 } else { bytes.len() };
         assert_eq!((moved.bytes, moved.by_pointer), (bytes.len(), by_pointer));
@@ -283,7 +289,7 @@ fn dropped_block_of_a_copying_source_is_counted_once() {
     let config = stream::Config::new(dbuf_id(7)).capacity(1 << 16);
     let (mut output, mut offers) = stream::stream(&config).unwrap();
     let mut from = CopyingReader(ByteReader::new(offers.remove(0).open().unwrap()));
-    let config = stream::Config::new(dbuf_id(8)).capacity(4096).policy(Policy::DropNew);
+    let config = stream::Config::new(dbuf_id(8)).capacity(4096).policy(OverflowPolicy::DropNew);
     let (mut to, mut offers) = stream::stream(&config).unwrap();
     let _unread = offers.remove(0).open().unwrap();
     for number in 0..10 {
@@ -305,12 +311,12 @@ fn e2_runs_of_blocks_arrive_like_single_blocks() {
     let mut random = Random::with_replayable_seed();
     for trial in 0..40 {
         let place = SpliceFixture::new(Space::new());
-        let (mut to, mut read, _) = place.pair(50);
+        let (mut to, mut read, _) = place.open_stream(50);
         let bytes = random.bytes(random.clone().within(1..30_000));
-        let frozen = place.frozen(40, &bytes);
+        let frozen = place.share_frozen_data(40, &bytes);
         let block = random.within(1..3000);
         let file = frozen.aggregate().unwrap();
-        let mut lent = AggregateBlocks::new(&file, block);
+        let mut lent = AggregateBlockReader::new(&file, block);
         let mut owned = FrozenReader::new(&frozen, block).unwrap();
         let from: &mut dyn StreamReader = if trial % 2 == 0 { &mut lent } else { &mut owned };
         let (mut lengths, mut all) = (Vec::new(), Vec::new());

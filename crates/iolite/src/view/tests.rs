@@ -18,7 +18,7 @@ fn rich_pointer(dbuf: u32, position: u64, length: u32) -> RichPointer {
 }
 
 fn start_server(pools: &[AllocationPool]) -> GrantServer {
-    let server = GrantServer::open(PoolOwner::new(4)).unwrap();
+    let server = GrantServer::start(PoolOwner::new(4)).unwrap();
     for pool in pools {
         server.with_owner(|owner| owner.share(pool)).unwrap();
     }
@@ -33,12 +33,12 @@ fn create_pool(number: u32, mode: u32) -> AllocationPool {
 #[test]
 fn d4_pointer_is_validated_against_its_dbuf() {
     let fixture = start_server(&[create_pool(3, 0o644)]);
-    let frozen = FrozenData::read(dbuf_id(4), &[1; 5000][..], 5000).unwrap();
+    let frozen = FrozenData::from_reader(dbuf_id(4), &[1; 5000][..], 5000).unwrap();
     let share = |owner: &mut PoolOwner| owner.share_frozen(&frozen, AccessList::new(0, 0, 0o644));
     fixture.with_owner(share).unwrap();
     let space = Space::new();
-    space.introduce(fixture.introduce(Credentials::new(9, 9)).unwrap().1);
-    let mut translation = Translation::new(space.clone());
+    space.add_owner(fixture.add_client(Credentials::new(9, 9)).unwrap().1);
+    let mut translation = TranslationCache::new(space.clone());
     let mut at = |pointer| translation.resolve(pointer).map(|(_, at)| at);
     assert_eq!(at(rich_pointer(3, 100, 50)), Ok(100));
     assert_eq!(at(rich_pointer(3, 8192 + 100, 50)), Ok(100), "a later lap");
@@ -61,9 +61,9 @@ fn d5_owners_are_queried_in_order_until_one_decides() {
     );
     let space = Space::new();
     for server in [&one, &other] {
-        space.introduce(server.introduce(Credentials::new(9, 9)).unwrap().1);
+        space.add_owner(server.add_client(Credentials::new(9, 9)).unwrap().1);
     }
-    let mut translation = Translation::new(space.clone());
+    let mut translation = TranslationCache::new(space.clone());
     for dbuf in [3, 4, 3, 4] {
         assert_eq!(translation.resolve(rich_pointer(dbuf, 0, 1)).map(|(_, at)| at), Ok(0));
     }
@@ -87,7 +87,7 @@ fn d5_owners_are_queried_in_order_until_one_decides() {
     );
     assert_eq!(translation.resolve(rich_pointer(3, 0, 1)).map(|(_, at)| at), Ok(0), "mapped stays");
     assert_eq!(
-        Translation::new(Space::new()).resolve(rich_pointer(3, 0, 1)).map(|_| ()),
+        TranslationCache::new(Space::new()).resolve(rich_pointer(3, 0, 1)).map(|_| ()),
         Err(Fault::UnknownDbuf(dbuf_id(3)))
     );
 }

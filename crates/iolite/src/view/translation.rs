@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// The cached mappings and refusals of the dbufs to which one reader's pointers refer.
 #[derive(Debug)]
-pub(crate) struct Translation {
+pub(crate) struct TranslationCache {
     space: Space,
     lines: [TranslationLine; TRANSLATION_LINE_COUNT],
     /// Back-off after refusals by owners. During the back-off, this reader sends no query to any
@@ -74,7 +74,7 @@ impl BackOff {
 /// being withdrawn also causes refusals.
 const HARMLESS_REFUSALS_MAX: u32 = 8;
 
-impl Translation {
+impl TranslationCache {
     pub(crate) fn new(space: Space) -> Self {
         Self { space, lines: Default::default(), suspension: BackOff::default() }
     }

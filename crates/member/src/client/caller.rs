@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use sys::local_socket;
 
-/// Timeout of a call; [`LONG_TIMEOUT`] applies to expensive calls.
+/// Timeout of a call; [`EXPENSIVE_CALL_TIMEOUT`] applies to expensive calls.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of an expensive call. Such a call may take long because spaces reply only between two
 /// batches, because the kernel verifies programs, or because earlier calls are queued.
-pub const LONG_TIMEOUT: Duration = Duration::from_secs(120);
+pub const EXPENSIVE_CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A connection for calls, one at a time.
 ///
@@ -60,14 +60,14 @@ impl Caller {
         method: &str,
         parameters: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.send_text(&Call::text(method, parameters, false), &[])?;
-        self.result()
+        self.send_text(&Call::serialize_call(method, parameters, false), &[])?;
+        self.receive_result()
     }
 
     /// Receives the reply to the last call and returns its result. Blocks and fails as
     /// [`receive_reply`](Self::receive_reply) does.
-    pub(crate) fn result<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
-        self.receive_with(|bytes, _| parse_result(bytes))
+    pub(crate) fn receive_result<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        self.receive_and_parse(|bytes, _| parse_result(bytes))
             .inspect_err(|error| self.record_timeout(error))
     }
 
@@ -82,13 +82,13 @@ impl Caller {
         Ok((reply.deserialize_result()?, continues))
     }
 
-    /// Calls a method with the timeout [`LONG_TIMEOUT`].
+    /// Calls a method with the timeout [`EXPENSIVE_CALL_TIMEOUT`].
     pub(super) fn call_with_long_timeout<T: DeserializeOwned>(
         &self,
         method: &str,
         parameters: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.set_timeout(LONG_TIMEOUT);
+        self.set_timeout(EXPENSIVE_CALL_TIMEOUT);
         let answer = self.call(method, parameters);
         self.set_timeout(CALL_TIMEOUT);
         answer
@@ -133,7 +133,7 @@ impl Caller {
     /// Receives the reply to the last call, with its descriptors. Blocks for at most the timeout of
     /// the socket. Fails if the peer has replied with an error.
     pub(crate) fn receive_reply(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
-        self.receive().inspect_err(|error| self.record_timeout(error))
+        self.receive_subscription_update().inspect_err(|error| self.record_timeout(error))
     }
 
     fn record_timeout(&self, error: &ClientError) {
@@ -144,12 +144,12 @@ impl Caller {
 
     /// Receives the next update of a subscription. A timeout leaves the connection usable, unlike
     /// in [`receive_reply`](Self::receive_reply), because an update may take a long time to arrive.
-    pub(super) fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
-        self.receive_with(|bytes, descriptors| Ok((read_reply(bytes)?, descriptors)))
+    pub(super) fn receive_subscription_update(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
+        self.receive_and_parse(|bytes, descriptors| Ok((read_reply(bytes)?, descriptors)))
     }
 
     /// Receives a message, and passes it to `read` with its descriptors.
-    fn receive_with<T>(
+    fn receive_and_parse<T>(
         &self,
         read: impl FnOnce(&[u8], Vec<OwnedFd>) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
@@ -175,7 +175,7 @@ impl Caller {
 /// A successful reply whose parameters have the type of the call's result. The reply and the result
 /// are parsed together, in one pass.
 #[derive(Deserialize)]
-struct DirectReply<T> {
+struct TypedReply<T> {
     parameters: T,
     error: Option<String>,
 }
@@ -188,7 +188,7 @@ const REPLY_START: &[u8] = b"{\"parameters\":{";
 fn parse_result<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ClientError> {
     if bytes.len() <= REPLY_BYTES_MAX
         && bytes.starts_with(REPLY_START)
-        && let Ok(DirectReply { parameters, error: None }) = serde_json::from_slice(bytes)
+        && let Ok(TypedReply { parameters, error: None }) = serde_json::from_slice(bytes)
     {
         return Ok(parameters);
     }
@@ -246,9 +246,10 @@ mod tests {
 
     #[test]
     fn calls_that_are_sent_at_once_arrive_one_by_one() {
-        let (own_end, peer_end) = sys::descriptor::pair().unwrap();
+        let (own_end, peer_end) = sys::descriptor::socket_pair().unwrap();
         let caller = Caller::new(own_end);
-        let calls = ["a.b.C", "a.b.D"].map(|method| Call::text(method, &NoParameters {}, true));
+        let calls =
+            ["a.b.C", "a.b.D"].map(|method| Call::serialize_call(method, &NoParameters {}, true));
         caller.send_all(&calls).unwrap();
         for method in ["a.b.C", "a.b.D"] {
             let mut bytes = [0; 100];
@@ -263,7 +264,7 @@ mod tests {
 
     #[test]
     fn late_reply_is_not_taken_for_the_reply_to_the_next_call() {
-        let (own_end, peer_end) = sys::descriptor::pair().unwrap();
+        let (own_end, peer_end) = sys::descriptor::socket_pair().unwrap();
         let caller = Caller::new(own_end);
         caller.set_timeout(Duration::ZERO);
         let call = || caller.call::<PathNumber>("a.b.C", &NoParameters {});

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum time to wait until the daemon no longer lists a path that has closed its connections.
 const END_GRACE_PERIOD: Duration = Duration::from_millis(200);
-/// Kind of the [`Event`](crate::protocol::Event) of a path that has ended.
+/// Kind of the [`PathListEvent`](crate::protocol::Event) of a path that has ended.
 const PATH_ENDED_EVENT: &str = "went";
 
 impl Client {
@@ -18,7 +18,7 @@ impl Client {
     /// [`END_GRACE_PERIOD`] until the daemon no longer lists the paths that seem to have ended. A
     /// path that is still listed then has closed the connection because it has too many clients,
     /// and its error becomes [`ClientError::Timeout`].
-    pub(super) fn check_ended_paths<R>(
+    pub(super) fn correct_ended_path_errors<R>(
         &self,
         paths: &[(u32, (String, Vec<Call>))],
         answers: &mut [Result<R, ClientError>],

@@ -1,11 +1,11 @@
 //! The client of the daemon and of the processes that run paths.
 //!
-//! A call blocks for at most [`CALL_TIMEOUT`], and an expensive call for at most [`LONG_TIMEOUT`].
-//! A query of many paths ([`Client::query_all`]) has one time limit for all paths together, usually
-//! [`QUERY_TIMEOUT`]. A caller can poll the socket of a [`PathClient`] together with other
-//! descriptors, and call [`PathClient::next_update`] when it is readable. Peers are untrusted:
-//! replies are bounded and checked, and [`mask_hidden_characters`] makes received text safe to
-//! display.
+//! A call blocks for at most [`CALL_TIMEOUT`], and an expensive call for at most
+//! [`EXPENSIVE_CALL_TIMEOUT`]. A query of many paths ([`Client::query_all`]) has one time limit for
+//! all paths together, usually [`QUERY_TIMEOUT`]. A caller can poll the socket of a [`PathClient`]
+//! together with other descriptors, and call [`PathClient::next_update`] when it is readable. Peers
+//! are untrusted: replies are bounded and checked, and [`mask_hidden_characters`] makes received
+//! text safe to display.
 
 mod caller;
 mod ended_paths;
@@ -14,15 +14,16 @@ mod path;
 mod reports;
 
 pub(crate) use caller::Caller;
-pub use caller::{CALL_TIMEOUT, LONG_TIMEOUT};
+pub use caller::{CALL_TIMEOUT, EXPENSIVE_CALL_TIMEOUT};
 pub use error::{ClientError, mask_hidden_characters};
 pub use path::{COUNT_METHOD, DESCRIBE_METHOD, NODES_METHOD, PathClient, STOP_METHOD};
 
 use crate::daemon_directories::{self, PACKET_SOCKET};
-use crate::gather::gather;
+use crate::gather::gather_answers;
 use crate::protocol::{
-    About, Connect, ConnectReply, Count, CountReply, Counters, Event, KernelPrograms, NoParameters,
-    PathDescription, PathList, PathNumber, Permissions, Register, RegisteredPath,
+    ConnectParameters, ConnectReply, CountReply, Counters, DaemonDescription, KernelPrograms,
+    NoParameters, PathCountParameters, PathDescription, PathList, PathListEvent, PathNumber,
+    Permissions, RegisterParameters, RegisteredPath,
 };
 use crate::varlink::{Call, MessageError, Reply};
 use std::cell::Cell;
@@ -87,7 +88,7 @@ impl Client {
         acceptor: BorrowedFd<'_>,
         directory: &FilePath,
     ) -> Result<Self, ClientError> {
-        let (own_end, peer_end) = sys::descriptor::pair()?;
+        let (own_end, peer_end) = sys::descriptor::socket_pair()?;
         sys::descriptor::send(acceptor, b"client", &[peer_end.as_fd()])?;
         local_socket::set_timeouts(&own_end, CALL_TIMEOUT)?;
         Ok(Self { caller: Caller::new(own_end), directory: directory.to_owned() })
@@ -100,7 +101,7 @@ impl Client {
     }
 
     /// Returns the version, process, user, start time and policy file of the daemon.
-    pub fn describe_daemon(&self) -> Result<About, ClientError> {
+    pub fn describe_daemon(&self) -> Result<DaemonDescription, ClientError> {
         self.caller.call("io.streamline.About", &NoParameters {})
     }
 
@@ -110,7 +111,7 @@ impl Client {
     }
 
     /// Returns the kernel programs of the daemon that are visible to this user. Blocks for at most
-    /// [`LONG_TIMEOUT`].
+    /// [`EXPENSIVE_CALL_TIMEOUT`].
     pub fn kernel_programs(&self) -> Result<KernelPrograms, ClientError> {
         // The thread that replies also loads programs, one after another.
         self.caller.call_with_long_timeout("io.streamline.Sharing", &NoParameters {})
@@ -144,14 +145,14 @@ impl Client {
     }
 
     /// Returns the next event. Blocks for up to [`CALL_TIMEOUT`] unless the socket is readable.
-    pub fn next_event(&self) -> Result<Event, ClientError> {
-        Ok(self.caller.receive()?.0.deserialize_result()?)
+    pub fn next_event(&self) -> Result<PathListEvent, ClientError> {
+        Ok(self.caller.receive_subscription_update()?.0.deserialize_result()?)
     }
 
     /// Connects to the process of the path with this name, number or `UID/NAME`. Fails with
     /// [`ClientError::Refused`] if the daemon does not find the path or does not permit access.
     pub fn connect(&self, path: &str) -> Result<PathClient, ClientError> {
-        let wanted = Connect { path: path.to_owned() };
+        let wanted = ConnectParameters { path: path.to_owned() };
         self.caller.send(&Call::new("io.streamline.Connect", &wanted), &[])?;
         let (reply, descriptors) = self.caller.receive_reply()?;
         let ConnectReply { number, uid } = reply.deserialize_result()?;
@@ -248,12 +249,12 @@ impl Client {
                 false => ControlFlow::Break(take(asked.to, asked.replies)),
             }
         };
-        let answers = gather(paths, limit, begin, next);
+        let answers = gather_answers(paths, limit, begin, next);
         // If the connection to the daemon has failed, the next call reports the error.
         self.caller.set_timeout(CALL_TIMEOUT);
         let answers = answers.into_iter().map(|answer| answer.unwrap_or(Err(ClientError::Timeout)));
         let mut answers: Vec<_> = answers.collect();
-        self.check_ended_paths(paths, &mut answers);
+        self.correct_ended_path_errors(paths, &mut answers);
         answers
     }
 
@@ -269,7 +270,10 @@ impl Client {
         take: impl Fn(PathClient, Counters, Vec<Reply>) -> Result<R, ClientError>,
     ) -> Vec<Result<R, ClientError>> {
         let query = |paths: &[(u32, String)], first: Option<usize>| {
-            let count = std::iter::once(Call::new(COUNT_METHOD, &Count { first, timed: None }));
+            let count = std::iter::once(Call::new(
+                COUNT_METHOD,
+                &PathCountParameters { first, timed: None },
+            ));
             let also = also.iter().map(|method| Call::new(method, &NoParameters {}));
             let calls: Vec<Call> = count.chain(also).collect();
             let each = |(uid, path): &(u32, String)| (*uid, (path.clone(), calls.clone()));
@@ -277,7 +281,7 @@ impl Client {
             self.call_all(&paths, limit, |to, replies| {
                 let mut replies = replies.into_iter();
                 let first: CountReply = replies.next().unwrap_or_default().deserialize_result()?;
-                let counters = to.all_counters(first)?;
+                let counters = to.request_remaining_counters(first)?;
                 take(to, counters, replies.collect())
             })
         };
@@ -311,7 +315,7 @@ impl Client {
     /// daemon passes client connections to the path through `admissions`.
     pub(crate) fn register(
         &self,
-        path: &Register,
+        path: &RegisterParameters,
         admissions: BorrowedFd<'_>,
     ) -> Result<u32, ClientError> {
         self.caller.send(&Call::new("io.streamline.Register", path), &[admissions])?;
@@ -352,7 +356,7 @@ mod tests {
 
     #[test]
     fn silent_daemon_delays_a_query_only_by_its_time_limit() {
-        let (own_end, _peer_end) = sys::descriptor::pair().unwrap();
+        let (own_end, _peer_end) = sys::descriptor::socket_pair().unwrap();
         let client = Client { caller: Caller::new(own_end), directory: PathBuf::new() };
         // With its own timeout, the call to the daemon would block for so long that the test never
         // ends.

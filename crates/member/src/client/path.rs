@@ -1,13 +1,13 @@
 //! Connections of clients to the process of a path, and the calls over such a connection.
 
-use super::caller::{CALL_TIMEOUT, Caller, LONG_TIMEOUT};
+use super::caller::{CALL_TIMEOUT, Caller, EXPENSIVE_CALL_TIMEOUT};
 use super::error::ClientError;
 use crate::protocol::{
-    Change, ChangeReply, CommitSubtree, Count, CountReply, Counters, Follow, FreezeHistory,
-    NoParameters, PathDescription, PathUpdate, TakeSubtree, Tap, TapReport, TapStart, UpdateForm,
-    WriteParameters,
+    ChangeParameters, ChangeReply, CommitSubtreeParameters, CountReply, Counters, FollowParameters,
+    FreezeHistoryParameters, NoParameters, PathCountParameters, PathDescription, PathUpdate,
+    TakeSubtreeParameters, TapParameters, TapReport, TapStart, UpdateForm, WriteParameters,
 };
-use crate::varlink::{Call, MESSAGE_MAX, MessageError};
+use crate::varlink::{Call, MESSAGE_BYTES_MAX, MessageError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::Cell;
@@ -78,23 +78,23 @@ impl PathClient {
 
     /// Returns the path's counters.
     pub fn counters(&self) -> Result<Counters, ClientError> {
-        match self.call(COUNT_METHOD, &Count { first: Some(0), timed: None }) {
+        match self.call(COUNT_METHOD, &PathCountParameters { first: Some(0), timed: None }) {
             // A path of an older version returns all counters at once.
-            Err(ClientError::Refused(_)) => {
-                self.all_counters(self.call(COUNT_METHOD, &Count::default())?)
-            }
-            first => self.all_counters(first?),
+            Err(ClientError::Refused(_)) => self.request_remaining_counters(
+                self.call(COUNT_METHOD, &PathCountParameters::default())?,
+            ),
+            first => self.request_remaining_counters(first?),
         }
     }
 
     /// Returns all counters of the path. `first` is the first page, already received; the function
     /// requests the other pages.
-    pub fn all_counters(&self, first: CountReply) -> Result<Counters, ClientError> {
+    pub fn request_remaining_counters(&self, first: CountReply) -> Result<Counters, ClientError> {
         let CountReply { mut counters, mut next } = first;
         while let Some(at) = next.filter(|at| *at == counters.filters.len() + counters.edges.len())
         {
             let page: CountReply =
-                self.call(COUNT_METHOD, &Count { first: Some(at), timed: None })?;
+                self.call(COUNT_METHOD, &PathCountParameters { first: Some(at), timed: None })?;
             counters.append(page.counters);
             next = page.next;
         }
@@ -108,9 +108,9 @@ impl PathClient {
     }
 
     /// Edits the running request. `words` are the arguments of `streamline set`. Blocks for at most
-    /// [`LONG_TIMEOUT`].
+    /// [`EXPENSIVE_CALL_TIMEOUT`].
     pub fn change(&self, words: &[String]) -> Result<ChangeReply, ClientError> {
-        let change = Change { words: words.to_vec(), ..Change::default() };
+        let change = ChangeParameters { words: words.to_vec(), ..ChangeParameters::default() };
         let changed = self.caller.call_with_long_timeout("io.streamline.path.Change", &change);
         changed.map_err(|error| self.convert_hangup(error))
     }
@@ -120,17 +120,22 @@ impl PathClient {
     /// the path begins to apply the edit, the path discards the edit.
     pub fn change_within(
         &self,
-        change: &Change,
+        change: &ChangeParameters,
         limit: Duration,
     ) -> Result<ChangeReply, ClientError> {
         self.caller.set_timeout(limit);
-        let call = |change: &Change| self.call("io.streamline.path.Change", change);
+        let call = |change: &ChangeParameters| self.call("io.streamline.path.Change", change);
         let changed = match call(change) {
             // A path of an older version does not know the parameter `nodes`.
             Err(ClientError::Refused(fault))
                 if change.nodes.is_some() && fault.name == INVALID_PARAMETER =>
             {
-                call(&Change { nodes: None, known: None, patches: None, ..change.clone() })
+                call(&ChangeParameters {
+                    nodes: None,
+                    known: None,
+                    patches: None,
+                    ..change.clone()
+                })
             }
             changed => changed,
         };
@@ -141,7 +146,10 @@ impl PathClient {
     /// Asks this path to prepare to receive a subtree of another path, and then to pause until
     /// [`commit_subtree_take`](Self::commit_subtree_take). Blocks for at most [`PREPARE_TIMEOUT`].
     /// If the connection closes before the commit, this path discards its preparations.
-    pub(crate) fn prepare_subtree_take(&self, take: &TakeSubtree) -> Result<(), ClientError> {
+    pub(crate) fn prepare_subtree_take(
+        &self,
+        take: &TakeSubtreeParameters,
+    ) -> Result<(), ClientError> {
         let call = Call { more: true, ..Call::new("io.streamline.path.Take", take) };
         self.caller.set_timeout(PREPARE_TIMEOUT);
         self.caller.send(&call, &[])?;
@@ -154,10 +162,10 @@ impl PathClient {
     /// the maximum length of a message.
     pub(crate) fn commit_subtree_take(
         &self,
-        commit: &CommitSubtree,
+        commit: &CommitSubtreeParameters,
     ) -> Result<ChangeReply, ClientError> {
         let call = Call::new("io.streamline.path.Commit", commit);
-        if call.to_bytes().len() > MESSAGE_MAX {
+        if call.to_bytes().len() > MESSAGE_BYTES_MAX {
             return Err(ClientError::Malformed(MessageError::TooLong));
         }
         self.caller.set_timeout(COMMIT_TIMEOUT);
@@ -167,8 +175,8 @@ impl PathClient {
     }
 
     /// Taps a node's output. Returns the start of the tap, and a pipe that carries the blocks in
-    /// the requested form. Blocks for at most [`LONG_TIMEOUT`].
-    pub fn tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd), ClientError> {
+    /// the requested form. Blocks for at most [`EXPENSIVE_CALL_TIMEOUT`].
+    pub fn tap(&self, wanted: &TapParameters) -> Result<(TapStart, OwnedFd), ClientError> {
         let (began, pipe, _) = self.try_tap(wanted)?;
         Ok((began, pipe))
     }
@@ -178,9 +186,9 @@ impl PathClient {
     /// an older version. The pipe then carries the blocks.
     pub fn tap_with_shared_ring(
         &self,
-        wanted: &Tap,
+        wanted: &TapParameters,
     ) -> Result<(TapStart, OwnedFd, Option<Memfd>), ClientError> {
-        match self.try_tap(&Tap { share: Some(true), ..wanted.clone() }) {
+        match self.try_tap(&TapParameters { share: Some(true), ..wanted.clone() }) {
             // A path of an older version does not know the parameter `share`.
             Err(ClientError::Refused(fault)) if fault.name == INVALID_PARAMETER => {
                 self.try_tap(wanted)
@@ -189,8 +197,11 @@ impl PathClient {
         }
     }
 
-    fn try_tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd, Option<Memfd>), ClientError> {
-        self.caller.set_timeout(LONG_TIMEOUT);
+    fn try_tap(
+        &self,
+        wanted: &TapParameters,
+    ) -> Result<(TapStart, OwnedFd, Option<Memfd>), ClientError> {
+        self.caller.set_timeout(EXPENSIVE_CALL_TIMEOUT);
         self.caller.send(&Call::new("io.streamline.path.Tap", wanted), &[])?;
         let answer = self.caller.receive_reply().map_err(|error| self.convert_hangup(error));
         self.caller.set_timeout(CALL_TIMEOUT);
@@ -206,9 +217,9 @@ impl PathClient {
 
     /// Attaches a writer, which adds blocks of this client to a node's output. Returns the writer's
     /// socket, which stays open after this connection is closed. Blocks for at most
-    /// [`LONG_TIMEOUT`].
+    /// [`EXPENSIVE_CALL_TIMEOUT`].
     pub fn attach_writer(&self, wanted: &WriteParameters) -> Result<OwnedFd, ClientError> {
-        self.caller.set_timeout(LONG_TIMEOUT);
+        self.caller.set_timeout(EXPENSIVE_CALL_TIMEOUT);
         self.caller.send(&Call::new("io.streamline.path.Write", wanted), &[])?;
         let answer = self.caller.receive_reply().map_err(|error| self.convert_hangup(error));
         self.caller.set_timeout(CALL_TIMEOUT);
@@ -223,7 +234,7 @@ impl PathClient {
 
     /// Makes a source keep all of its retained output for the time in `wanted`, during which the
     /// path evicts no stored frame. Fails if the path retains no output of the source.
-    pub fn freeze_history(&self, wanted: &FreezeHistory) -> Result<(), ClientError> {
+    pub fn freeze_history(&self, wanted: &FreezeHistoryParameters) -> Result<(), ClientError> {
         self.call::<serde_json::Value>("io.streamline.path.Freeze", wanted).map(drop)
     }
 
@@ -266,9 +277,9 @@ impl PathClient {
 
     /// Subscribes to the updates that [`next_update`](Self::next_update) returns: counters at
     /// intervals of `every`, and finally the exit status. Does not wait for a reply.
-    pub fn subscribe(&self, every: Duration) -> Result<(), ClientError> {
+    pub fn subscribe_to_counters(&self, every: Duration) -> Result<(), ClientError> {
         let form = Some(UpdateForm::Pages);
-        self.follow(&Follow { every_ms: to_ms(every), form, counters_every_ms: None })
+        self.follow(&FollowParameters { every_ms: to_ms(every), form, counters_every_ms: None })
     }
 
     /// Subscribes as [`subscribe`](Self::subscribe) does, but to the totals of the path: running
@@ -282,10 +293,10 @@ impl PathClient {
     ) -> Result<(), ClientError> {
         let form = Some(UpdateForm::Totals);
         let counters_every_ms = counters_every.and_then(to_ms);
-        self.follow(&Follow { every_ms: to_ms(every), form, counters_every_ms })
+        self.follow(&FollowParameters { every_ms: to_ms(every), form, counters_every_ms })
     }
 
-    fn follow(&self, wanted: &Follow) -> Result<(), ClientError> {
+    fn follow(&self, wanted: &FollowParameters) -> Result<(), ClientError> {
         self.subscription_ms.set(wanted.every_ms);
         let call = Call::new("io.streamline.path.Follow", wanted);
         self.caller.send(&Call { more: true, ..call }, &[])
@@ -306,11 +317,14 @@ impl PathClient {
     }
 
     fn receive_update(&self) -> Result<PathUpdate, ClientError> {
-        match self.caller.receive() {
+        match self.caller.receive_subscription_update() {
             // A path of an older version knows no forms of updates, or not the requested form.
             Err(ClientError::Refused(fault)) if fault.name == INVALID_PARAMETER => {
-                self.follow(&Follow { every_ms: self.subscription_ms.get(), ..Follow::default() })?;
-                Ok(self.caller.receive()?.0.deserialize_result()?)
+                self.follow(&FollowParameters {
+                    every_ms: self.subscription_ms.get(),
+                    ..FollowParameters::default()
+                })?;
+                Ok(self.caller.receive_subscription_update()?.0.deserialize_result()?)
             }
             received => Ok(received?.0.deserialize_result()?),
         }

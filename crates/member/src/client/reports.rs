@@ -22,7 +22,7 @@ impl Client {
 
     /// Reports that the path runs a different request, and an event of the path, in a single write,
     /// so that the daemon is woken only once.
-    pub(crate) fn report_change_with(
+    pub(crate) fn report_change_and_event(
         &self,
         line: &str,
         plan: Option<String>,
@@ -36,10 +36,10 @@ impl Client {
 /// request.
 fn change_call(line: &str, plan: Option<String>) -> Vec<u8> {
     let change = RequestChange { line: line.to_owned(), plan };
-    Call::text("io.streamline.Changed", &change, true)
+    Call::serialize_call("io.streamline.Changed", &change, true)
 }
 
 /// Returns the text of the call that reports an event of a path to the daemon.
 fn report_call(report: &PathReport) -> Vec<u8> {
-    Call::text("io.streamline.Report", report, true)
+    Call::serialize_call("io.streamline.Report", report, true)
 }

@@ -14,14 +14,14 @@
 mod request;
 
 use self::request::RemoteRequest;
-use crate::client::{Caller, Client, ClientError, LONG_TIMEOUT, mask_hidden_characters};
-use crate::faults::NOT_IN_KERNEL;
-use crate::protocol::{Attach, AttachReply, Permissions, Replacement};
+use crate::client::{Caller, Client, ClientError, EXPENSIVE_CALL_TIMEOUT, mask_hidden_characters};
+use crate::faults::NOT_IN_KERNEL_ERROR;
+use crate::protocol::{AttachParameters, AttachReply, Permissions, Replacement};
 use crate::rights::{Denial, POLICY_FILE, matches_interface};
 use crate::varlink::{Call, MessageError};
 use engine::build::BuildError;
 use engine::kernel::delegation::{DelegatedLayout, DelegatedProgram, KernelPart};
-use engine::kernel::{AttachmentHandle, Host, KernelAttachment, KernelRequest};
+use engine::kernel::{AttachmentHandle, KernelAttachment, KernelHost, KernelRequest};
 use pipeline::graph::NodeId;
 use pipeline::plan::{Kernel, KernelRefusal, Plan};
 use std::os::unix::fs::MetadataExt as _;
@@ -112,7 +112,7 @@ impl DaemonHost {
     ) -> Result<MappedRings, BuildError> {
         let refused = |node, why: String| BuildError::Refused(KernelRefusal { node, why });
         let answer = answer.map_err(|error| match error {
-            ClientError::Refused(fault) if fault.name == NOT_IN_KERNEL => {
+            ClientError::Refused(fault) if fault.name == NOT_IN_KERNEL_ERROR => {
                 let node =
                     usize::try_from(fault.number_parameter("node")).map_or(asked.source, NodeId);
                 // The daemon is not trusted to name a node of this part; for any other node, the
@@ -144,15 +144,17 @@ impl DaemonHost {
 
     /// Asks the daemon over a new connection to run the kernel part of a request (`Attach`), and
     /// receives the rings. If `instead` is given, the daemon only prepares the part, and a later
-    /// call of `Switch` starts it. Blocks for at most [`LONG_TIMEOUT`] per message.
+    /// call of `Switch` starts it. Blocks for at most [`EXPENSIVE_CALL_TIMEOUT`] per message.
     fn request_rings(
         &self,
         asked: &KernelRequest<'_>,
         instead: Option<Replacement>,
     ) -> Result<AttachedRings, ClientError> {
-        asked.steps.announce(StepResource::Descriptor, "a connection to the daemon for a line")?;
-        let caller = Client::connect_at(&self.directory)?.into_caller(LONG_TIMEOUT)?;
-        let attach = Attach {
+        asked
+            .steps
+            .announce_creation(StepResource::Descriptor, "a connection to the daemon for a line")?;
+        let caller = Client::connect_at(&self.directory)?.into_caller(EXPENSIVE_CALL_TIMEOUT)?;
+        let attach = AttachParameters {
             line: asked.graph.text.as_ref().to_owned(),
             part: KernelPart::extract(asked).to_text(),
             network: network_namespace_id(),
@@ -175,7 +177,7 @@ impl DaemonHost {
     }
 }
 
-impl Host for DaemonHost {
+impl KernelHost for DaemonHost {
     fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
         self.map_rings(asked, self.request_rings(asked, None)).map(|(lent, _)| lent)
     }

@@ -2,8 +2,8 @@
 
 use super::DaemonHost;
 use crate::client::{Caller, ClientError, mask_hidden_characters};
-use crate::faults::{NOT_IN_KERNEL, RETRY_CAUSE};
-use crate::protocol::{AttachReply, CarriedStep, CountParameters, Replacement, SetTaps};
+use crate::faults::{NOT_IN_KERNEL_ERROR, RETRY_CAUSE};
+use crate::protocol::{AttachReply, CarriedStep, CountParameters, Replacement, SetTapsParameters};
 use crate::varlink::Call;
 use engine::build::BuildError;
 use engine::kernel::delegation::{Attachment, Failure, FinalCounters, OpenTaps};
@@ -83,7 +83,7 @@ impl RemoteRequest {
 
     /// Receives the final counters of the request from the daemon. If `why` is
     /// [`EndCause::Detached`], first asks the daemon to remove the request. Blocks for at most
-    /// [`LONG_TIMEOUT`](crate::client::LONG_TIMEOUT) per message.
+    /// [`EXPENSIVE_CALL_TIMEOUT`](crate::client::LONG_TIMEOUT) per message.
     fn receive_final_counts(&self, why: EndCause, counted: &mut ReportedCounters) -> FinalCounters {
         let nothing = serde_json::json!({});
         let call = Call::new("io.streamline.Detach", &nothing);
@@ -243,7 +243,7 @@ impl AttachmentHandle for RemoteRequest {
     }
 
     fn set_taps(&self, open: &OpenTaps, limit: Duration) -> Result<(), String> {
-        let wanted = SetTaps::new(open);
+        let wanted = SetTapsParameters::new(open);
         let call = Call::new("io.streamline.SetTaps", &wanted);
         let sent = self.caller.send(&Call { oneway: true, ..call }, &[]);
         sent.map_err(|error| error.to_string())?;
@@ -260,7 +260,7 @@ impl AttachmentHandle for RemoteRequest {
         }
     }
 
-    fn successor(
+    fn prepare_successor(
         self: Arc<Self>,
         request: &KernelRequest<'_>,
         stays: &[(usize, usize)],
@@ -268,7 +268,7 @@ impl AttachmentHandle for RemoteRequest {
     ) -> Result<PreparedSuccessor, BuildError> {
         let step = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let stays = stays.iter().map(|(was, is)| CarriedStep { was: step(*was), is: step(*is) });
-        let taps = Some(SetTaps::new(&request.taps).open).filter(|taps| !taps.is_empty());
+        let taps = Some(SetTapsParameters::new(&request.taps).open).filter(|taps| !taps.is_empty());
         let instead = Replacement { line: self.number, stays: stays.collect(), taps };
         let mut answer = self.daemon.request_rings(request, Some(instead.clone()));
         let until = sys::clock::monotonic_ns().saturating_add(NEXT_DAEMON_TIMEOUT_NS);
@@ -310,7 +310,7 @@ impl ProgramSwitch for PreparedRequest {
             Ok(AttachReply { why, .. }) => Err(SwitchError::Refused(mask_hidden_characters(
                 &why.unwrap_or_else(|| MISSING_REASON_MESSAGE.to_owned()),
             ))),
-            Err(ClientError::Refused(fault)) if fault.name == NOT_IN_KERNEL => {
+            Err(ClientError::Refused(fault)) if fault.name == NOT_IN_KERNEL_ERROR => {
                 let why = mask_hidden_characters(fault.text_parameter("why"));
                 Err(match fault.text_parameter("by") == RETRY_CAUSE {
                     true => SwitchError::HostRestarted(why),
@@ -346,7 +346,7 @@ mod tests {
     const REPLY_TIMEOUT: Duration = Duration::from_millis(20);
 
     fn request() -> (RemoteRequest, OwnedFd) {
-        let (own_end, peer_end) = sys::descriptor::pair().unwrap();
+        let (own_end, peer_end) = sys::descriptor::socket_pair().unwrap();
         let host = DaemonHost { directory: "".into(), release: String::new(), grants: None };
         (RemoteRequest::new(&host, (1, Caller::new(own_end)), "eth0".to_owned()), peer_end)
     }

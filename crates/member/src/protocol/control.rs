@@ -54,7 +54,7 @@ pub struct Link {
 /// Parameters of `Change`, which edits the running request.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Change {
+pub struct ChangeParameters {
     /// The edit, as the arguments of `streamline set`.
     pub words: Vec<String>,
     /// Request that the path must be running; `None` for any request.
@@ -93,7 +93,7 @@ pub struct ChangeReply {
 /// Parameters of `Take`, which passes a subtree of another path to this path.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TakeSubtree {
+pub struct TakeSubtreeParameters {
     /// Version of Streamline in the process that gives up the subtree. Filter states are exchanged
     /// only between equal versions.
     pub version: String,
@@ -110,7 +110,7 @@ pub struct TakeSubtree {
 /// Parameters of `Commit`, which completes the move of a subtree that `Take` has prepared.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CommitSubtree {
+pub struct CommitSubtreeParameters {
     /// Encoded state of each filter in the subtree, in the order of the subtree's text.
     pub states: Vec<String>,
 }
@@ -118,7 +118,7 @@ pub struct CommitSubtree {
 /// Parameters of `Tap`, which copies the output of a node to the caller.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tap {
+pub struct TapParameters {
     /// Node whose output is tapped, or `None` for the source.
     pub node: Option<String>,
     /// Start of the tap: `-5s`, `block:100` or `oldest`; `None` for the current position.
@@ -167,7 +167,7 @@ pub struct WriteParameters {
 /// Parameters of `Freeze`, which keeps the retained output of a source for some time.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FreezeHistory {
+pub struct FreezeHistoryParameters {
     /// Source whose retained output is frozen; `None` for the first source.
     pub node: Option<String>,
     /// Number of the node, which does not change when the request is changed; takes precedence over

@@ -1,6 +1,6 @@
 //! Counters of a path with its nodes, edges and spaces, and updates for its followers.
 
-use runtime::latency::Latency;
+use runtime::latency::LatencyReport;
 use runtime::ledger::{Amount, DropReason, RetainedFrames, RingSize, RingState};
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub struct Counters {
     pub adapted: Vec<String>,
     /// Latency of blocks through the path; `None` if the request does not limit it.
     #[serde(default)]
-    pub latency: Option<Latency>,
+    pub latency: Option<LatencyReport>,
 }
 
 impl Counters {
@@ -177,7 +177,7 @@ impl Loss {
     /// dropped. Decides by the text in `why`.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        DropReason::from_text(&self.why).is_none_or(DropReason::is_lost)
+        DropReason::from_text(&self.why).is_none_or(DropReason::is_loss)
     }
 }
 
@@ -219,7 +219,7 @@ pub struct Space {
 /// Parameters of `Count`, which returns the path's counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Count {
+pub struct PathCountParameters {
     /// Index of the first filter or edge to return. Index 0 takes a new sample of the path's
     /// counters; any other index returns counters of the last sample. `None` returns all counters
     /// in one reply.
@@ -244,7 +244,7 @@ pub struct CountReply {
 /// Parameters of `Follow`, which subscribes to updates of the path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Follow {
+pub struct FollowParameters {
     /// Interval between two updates, in ms; `None` for the default of 1000 ms.
     pub every_ms: Option<u64>,
     /// Form of the updates. `None` means [`UpdateForm::Whole`], the only form in older versions.
@@ -293,12 +293,12 @@ pub struct PathUpdate {
     #[serde(default)]
     pub totals: Option<Totals>,
     /// The end of the path; present only in the last reply.
-    pub ended: Option<Ended>,
+    pub ended: Option<PathEnd>,
 }
 
 /// The end of a path: its exit status and its report.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Ended {
+pub struct PathEnd {
     /// Exit status of the path's process.
     pub status: u8,
     /// The path's report, as a sentence.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Parameters of `Attach`, which runs part of a request in the kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Attach {
+pub struct AttachParameters {
     /// Text of the request.
     pub line: String,
     /// The nodes of the request that run in the kernel, in the form of
@@ -43,7 +43,7 @@ pub struct Replacement {
 /// Parameters of `SetTaps`, which opens and closes taps of a request in the kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SetTaps {
+pub struct SetTapsParameters {
     /// Indices of the taps to open: 0 for the source, then one index for each filter of the kernel
     /// program. All other taps are closed.
     pub open: Vec<u64>,
@@ -176,7 +176,7 @@ pub struct KernelRing {
     pub lines: usize,
 }
 
-impl SetTaps {
+impl SetTapsParameters {
     /// Creates the parameters of `SetTaps` that leave exactly these taps open.
     #[must_use]
     pub fn new(open: &OpenTaps) -> Self {

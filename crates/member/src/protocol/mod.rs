@@ -10,23 +10,26 @@ mod nodes;
 mod registry;
 
 pub use control::{
-    Change, ChangeReply, CommitSubtree, FreezeHistory, Link, Node, PathDescription, TakeSubtree,
-    Tap, TapReport, TapStart, WriteParameters,
+    ChangeParameters, ChangeReply, CommitSubtreeParameters, FreezeHistoryParameters, Link, Node,
+    PathDescription, TakeSubtreeParameters, TapParameters, TapReport, TapStart, WriteParameters,
 };
 pub use counters::{
-    Count, CountReply, Counters, Edge, Ended, Filter, Follow, Loss, PathUpdate, Source, Space,
-    Totals, UpdateForm, sum_lost_blocks,
+    CountReply, Counters, Edge, Filter, FollowParameters, Loss, PathCountParameters, PathEnd,
+    PathUpdate, Source, Space, Totals, UpdateForm, sum_lost_blocks,
 };
 pub use kernel::{
-    Attach, AttachReply, CarriedStep, CountParameters, KernelProgram, KernelPrograms,
-    KernelRequest, KernelRing, KernelStep, Replacement, SetTaps,
+    AttachParameters, AttachReply, CarriedStep, CountParameters, KernelProgram, KernelPrograms,
+    KernelRequest, KernelRing, KernelStep, Replacement, SetTapsParameters,
 };
-pub use nodes::{Argument, ChangedNodes, NodeArc, NodeDetails, NodePatch, Nodes, NodesReply};
+pub use nodes::{
+    Argument, ChangedNodes, NodeArc, NodeDetails, NodePatch, NodesParameters, NodesReply,
+};
 pub use registry::{
-    About, Admit, Connect, ConnectReply, DbufIds, Event, PathEvent, PathList, PathNumber,
-    PathReport, Permissions, Quota, REQUEST_BYTES_MAX, Register, RegisteredPath, RequestChange,
+    AdmitParameters, ConnectParameters, ConnectReply, DaemonDescription, DbufIds, PathEvent,
+    PathList, PathListEvent, PathNumber, PathReport, Permissions, Quota, REQUEST_BYTES_MAX,
+    RegisterParameters, RegisteredPath, RequestChange,
 };
-pub use runtime::latency::{GaugeLatency, Latency};
+pub use runtime::latency::{GaugeLatency, LatencyReport};
 pub use runtime::ledger::Amount;
 
 use serde::{Deserialize, Serialize};

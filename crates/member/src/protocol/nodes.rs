@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// Parameters of `Nodes`, which returns details of the path's nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Nodes {
+pub struct NodesParameters {
     /// Index of the first node to return; the default is 0.
     pub first: Option<usize>,
     /// Version of the nodes that the caller already has, or `None` if the caller has none. If this

@@ -41,7 +41,7 @@ pub struct DbufIds {
 
 /// Reply to `Watch`: a change in the set of visible paths.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Event {
+pub struct PathListEvent {
     /// Kind of the change: `present`, `came`, `changed` or `went`.
     pub event: String,
     /// The path that appeared, changed or ended.
@@ -51,7 +51,7 @@ pub struct Event {
 /// Parameters of `Register`, which adds a path to the registry.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Register {
+pub struct RegisterParameters {
     /// Name that the user chose for the path, or `None` for an unnamed path.
     pub name: Option<String>,
     /// Text of the request that the path runs.
@@ -125,7 +125,7 @@ pub struct PathReport {
 /// Parameters of `Connect`, which requests a connection to a path's process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Connect {
+pub struct ConnectParameters {
     /// Name, number, or `UID/NAME` of the path.
     pub path: String,
 }
@@ -142,14 +142,14 @@ pub struct ConnectReply {
 /// Parameters of `Admit`, with which the daemon passes a client's connection to a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Admit {
+pub struct AdmitParameters {
     /// User id of the peer at the other end of the connection.
     pub uid: u32,
 }
 
 /// Reply to `About`: the version, process, user, start time and policy file of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct About {
+pub struct DaemonDescription {
     /// Version of the daemon.
     pub version: String,
     /// Id of the daemon's process.

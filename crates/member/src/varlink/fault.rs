@@ -15,7 +15,7 @@ pub struct Fault {
 }
 
 /// The interface that defines the standard errors.
-const SERVICE: &str = "org.varlink.service";
+const SERVICE_INTERFACE_NAME: &str = "org.varlink.service";
 
 impl Fault {
     /// Creates an error reply with this name and these parameters.
@@ -55,7 +55,7 @@ impl Fault {
     }
 
     fn standard_fault(name: &str, parameters: &Value) -> Self {
-        Self::new(&format!("{SERVICE}.{name}"), parameters)
+        Self::new(&format!("{SERVICE_INTERFACE_NAME}.{name}"), parameters)
     }
 
     /// Returns the error in a reply, or `None` if the reply is a result.

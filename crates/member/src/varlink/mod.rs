@@ -27,7 +27,7 @@ use serde_json::{Map, Value};
 mod tests;
 
 /// Maximum length of a call, in bytes.
-pub const MESSAGE_MAX: usize = 64 << 10;
+pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// Maximum length of a reply, in bytes. A reply must fit into one packet of a local socket.
 pub const REPLY_BYTES_MAX: usize = 192 << 10;
@@ -57,7 +57,7 @@ pub struct Call {
 
 /// A call whose parameters are serialized directly, without conversion to JSON values.
 #[derive(Serialize)]
-struct DirectCall<'c, P> {
+struct TypedCall<'c, P> {
     method: &'c str,
     parameters: &'c P,
     #[serde(skip_serializing_if = "is_false")]
@@ -81,8 +81,8 @@ pub struct Reply {
 /// An error found while parsing a message.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
-    /// The message is longer than [`MESSAGE_MAX`] or [`REPLY_BYTES_MAX`].
-    #[error("a call has at most {MESSAGE_MAX} bytes, and a reply {REPLY_BYTES_MAX}")]
+    /// The message is longer than [`MESSAGE_BYTES_MAX`] or [`REPLY_BYTES_MAX`].
+    #[error("a call has at most {MESSAGE_BYTES_MAX} bytes, and a reply {REPLY_BYTES_MAX}")]
     TooLong,
     /// The bytes are not JSON of the required form. Contains the position of the error.
     #[error("invalid Varlink message: {0}")]
@@ -98,13 +98,17 @@ impl Call {
     }
 
     /// Serializes a call that expects one reply, or none if `oneway` is true, without a terminator.
-    pub(crate) fn text(method: &str, parameters: &impl Serialize, oneway: bool) -> Vec<u8> {
-        serialize(&DirectCall { method, parameters, oneway })
+    pub(crate) fn serialize_call(
+        method: &str,
+        parameters: &impl Serialize,
+        oneway: bool,
+    ) -> Vec<u8> {
+        serialize(&TypedCall { method, parameters, oneway })
     }
 
-    /// Parses a call. Fails if the text is longer than [`MESSAGE_MAX`] or malformed.
+    /// Parses a call. Fails if the text is longer than [`MESSAGE_BYTES_MAX`] or malformed.
     pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
-        read(bytes, MESSAGE_MAX)
+        read(bytes, MESSAGE_BYTES_MAX)
     }
 
     /// Serializes the call without a terminator.

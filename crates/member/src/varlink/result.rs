@@ -13,7 +13,7 @@ use serde_json::value::{RawValue, to_raw_value};
 pub struct ResultText(Option<Box<RawValue>>);
 
 /// The text of an object without members.
-const EMPTY: &str = "{}";
+const EMPTY_OBJECT: &str = "{}";
 
 impl ResultText {
     /// Serializes a result. If the result is not an object, such as the unit value of a method
@@ -26,13 +26,13 @@ impl ResultText {
     /// Returns the text of the object.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        self.0.as_ref().map_or(EMPTY, |text| text.get())
+        self.0.as_ref().map_or(EMPTY_OBJECT, |text| text.get())
     }
 
     /// Returns true if the object has no members.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.as_str() == EMPTY
+        self.as_str() == EMPTY_OBJECT
     }
 
     /// Parses this text into the type of the result.

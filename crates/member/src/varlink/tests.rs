@@ -66,14 +66,14 @@ fn malformed_call_is_refused() {
     }
     let deep = format!("{{\"method\":\"x\",\"parameters\":{}", "{\"a\":".repeat(10_000));
     assert!(Call::read(deep.as_bytes()).is_err());
-    assert_eq!(Call::read(&vec![b' '; MESSAGE_MAX + 1]), Err(MessageError::TooLong));
+    assert_eq!(Call::read(&vec![b' '; MESSAGE_BYTES_MAX + 1]), Err(MessageError::TooLong));
 }
 
 #[test]
 fn invalid_parameter_is_named() {
     let take = |parameters: Value| {
         let call = Call::new("io.streamline.Connect", &parameters);
-        call.deserialize_parameters::<protocol::Connect>()
+        call.deserialize_parameters::<protocol::ConnectParameters>()
             .map_err(|fault| fault.text_parameter("parameter").to_owned())
     };
     assert!(take(json!({"path": "web"})).is_ok());
@@ -130,15 +130,16 @@ fn field_names<T: Serialize>(value: &T) -> Vec<String> {
 #[test]
 fn interface_files_match_the_types() {
     use protocol::{
-        About, Amount, Argument, Attach, AttachReply, CarriedStep, Change, ChangeReply,
-        ChangedNodes, ConnectReply, Count, CountParameters, CountReply, Counters, Edge, Ended,
-        Filter, Follow, KernelProgram, KernelPrograms, KernelRequest, KernelRing, KernelStep, Link,
-        Loss, Node, NodeArc, NodeDetails, NodePatch, Nodes, NodesReply, PathDescription, PathEvent,
-        PathReport, PathUpdate, Permissions, Quota, Register, RegisteredPath, Replacement, Source,
-        Space, Totals, UpdateForm,
+        Amount, Argument, AttachParameters, AttachReply, CarriedStep, ChangeParameters,
+        ChangeReply, ChangedNodes, ConnectReply, CountParameters, CountReply, Counters,
+        DaemonDescription, Edge, Filter, FollowParameters, KernelProgram, KernelPrograms,
+        KernelRequest, KernelRing, KernelStep, Link, Loss, Node, NodeArc, NodeDetails, NodePatch,
+        NodesParameters, NodesReply, PathCountParameters, PathDescription, PathEnd, PathEvent,
+        PathReport, PathUpdate, Permissions, Quota, RegisterParameters, RegisteredPath,
+        Replacement, Source, Space, Totals, UpdateForm,
     };
     let (none, amount) = (String::new, Amount::default);
-    let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
+    let about = DaemonDescription { version: none(), process: 0, uid: 0, started: 0, policy: None };
     let (quota, used) = (Quota::default(), Quota::default());
     let allowed = Permissions {
         everything: false,
@@ -151,8 +152,8 @@ fn interface_files_match_the_types() {
     };
     let instead = Replacement { line: 0, stays: Vec::new(), taps: Some(vec![0]) };
     let (line, part, network, version) = (none(), none(), none(), none());
-    let attach = Attach { line, part, network, version, instead: Some(instead.clone()) };
-    let register = Register { plan: Some(none()), ..Register::default() };
+    let attach = AttachParameters { line, part, network, version, instead: Some(instead.clone()) };
+    let register = RegisterParameters { plan: Some(none()), ..RegisterParameters::default() };
     let report = PathReport { event: PathEvent::Ended, text: none(), status: Some(0) };
     let daemon = interface::DAEMON_INTERFACE;
     for (behind, sent) in [
@@ -179,13 +180,13 @@ fn interface_files_match_the_types() {
     }
     let path = interface::PATH_INTERFACE;
     let form = Some(UpdateForm::Pages);
-    let follow = Follow { form, every_ms: None, counters_every_ms: Some(0) };
+    let follow = FollowParameters { form, every_ms: None, counters_every_ms: Some(0) };
     let lost = Loss { why: none(), blocks: None };
     let source = Source { name: none(), observed: None, given: amount(), lost: Vec::new() };
     let text = Some(none());
     let (nodes, known) = (Some(true), Some(0));
     let (running, other, patches) = (text.clone(), text, Some(true));
-    let change = Change { words: Vec::new(), running, other, nodes, known, patches };
+    let change = ChangeParameters { words: Vec::new(), running, other, nodes, known, patches };
     let (kept, patches) = (Some(Vec::new()), Some(Vec::new()));
     let nodes = ChangedNodes { kept, patches, ..ChangedNodes::default() };
     let patch = NodePatch { node: 0, name: Some(none()), arcs: Some(Vec::new()) };
@@ -233,9 +234,12 @@ fn interface_files_match_the_types() {
         ("type Argument", field_names(&Argument::default())),
         ("type NodeArc", field_names(&NodeArc::default())),
         ("type NodeDetails", field_names(&NodeDetails::default())),
-        ("method Nodes", field_names(&Nodes { known: Some(0), ..Nodes::default() })),
+        (
+            "method Nodes",
+            field_names(&NodesParameters { known: Some(0), ..NodesParameters::default() }),
+        ),
         ("method Nodes(first: ?int, known: ?int) ->", field_names(&NodesReply::default())),
-        ("method Count", field_names(&Count { first: Some(0), timed: Some(true) })),
+        ("method Count", field_names(&PathCountParameters { first: Some(0), timed: Some(true) })),
         ("method Count(first: ?int, timed: ?bool) ->", field_names(&CountReply::default())),
         ("method Change", field_names(&change)),
         ("known: ?int, patches: ?bool) ->", field_names(&changed)),
@@ -243,7 +247,7 @@ fn interface_files_match_the_types() {
         ("type NodePatch", field_names(&patch)),
         ("type Node", field_names(&Node { name: none(), space: none(), copies: Vec::new() })),
         ("type Link", field_names(&link)),
-        ("type Ended", field_names(&Ended::default())),
+        ("type Ended", field_names(&PathEnd::default())),
         ("method Describe() ->", field_names(&PathDescription::default())),
         ("method Follow", field_names(&follow)),
         ("counters_every_ms: ?int) ->", field_names(&PathUpdate::default())),
@@ -303,7 +307,7 @@ proptest! {
         if cut { bytes.truncate(at) } else { bytes[at] = to }
         if let Ok(read) = Call::read(&bytes) {
             prop_assert_eq!(Call::read(&read.to_bytes()).unwrap(), read.clone());
-            let _ = read.deserialize_parameters::<protocol::Connect>();
+            let _ = read.deserialize_parameters::<protocol::ConnectParameters>();
         }
     }
 

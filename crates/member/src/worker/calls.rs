@@ -8,11 +8,12 @@ use super::updates::UpdateSchedule;
 use super::{counters, spaces, taps};
 use crate::faults;
 use crate::protocol::{
-    Change, ChangeReply, Count, CountReply, Follow, NoParameters, Nodes, PathEvent,
+    ChangeParameters, ChangeReply, CountReply, FollowParameters, NoParameters, NodesParameters,
+    PathCountParameters, PathEvent,
 };
 use crate::varlink::{Call, Fault, Reply, interface};
 use engine::change::{ChangeError, SwitchReport};
-use engine::live::Live;
+use engine::live::PathHandle;
 use engine::registry::MachineRegistry;
 use pipeline::binding::SpaceBinding;
 use pipeline::edit::{Edit, PathMove};
@@ -23,7 +24,7 @@ use std::time::Duration;
 
 /// Maximum time for which a change waits until all spaces of the path have finished their current
 /// batch. This may take long on a busy machine. Clients wait longer than this
-/// ([`crate::client::LONG_TIMEOUT`]).
+/// ([`crate::client::EXPENSIVE_CALL_TIMEOUT`]).
 pub(super) const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Service {
@@ -48,16 +49,16 @@ impl Service {
             }
             "Nodes" => {
                 let wanted = call.deserialize_parameters()?;
-                self.describe_nodes();
+                self.update_described_nodes();
                 single_reply(&self.nodes_page(wanted))
             }
             "Count" => {
                 let wanted = call.deserialize_parameters()?;
-                single_reply(&self.count(id, &wanted))
+                single_reply(&self.counters_for_client(id, &wanted))
             }
             "Change" => {
                 self.check_caller_connected(id)?;
-                self.change(&call.deserialize_parameters()?)
+                self.change_path(&call.deserialize_parameters()?)
             }
             "Take" => single_reply(&self.take_subtree_from_path(id, call)?),
             // A prepared path reads `Commit` itself while it waits for the decision, so here the
@@ -78,7 +79,7 @@ impl Service {
             }
             "Follow" if !call.more => Err(Fault::expected_more()),
             "Follow" => {
-                let wanted: Follow = call.deserialize_parameters()?;
+                let wanted: FollowParameters = call.deserialize_parameters()?;
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.schedule = Some(UpdateSchedule::new(wanted, sys::clock::monotonic_ns()));
                 }
@@ -92,8 +93,8 @@ impl Service {
 
     /// Changes the path. Returns the reply, which contains the nodes after the change if the caller
     /// has asked for them.
-    fn change(&mut self, change: &Change) -> Result<Option<Reply>, Fault> {
-        let changed = self.change_request(change).inspect_err(|fault| {
+    fn change_path(&mut self, change: &ChangeParameters) -> Result<Option<Reply>, Fault> {
+        let changed = self.apply_change(change).inspect_err(|fault| {
             let why = format!("{}: {}", change.words.join(" "), faults::format_fault(fault));
             self.shared.queue_report(PathEvent::Unchanged, &why);
         });
@@ -101,7 +102,7 @@ impl Service {
         if change.nodes != Some(true) {
             return single_reply(&changed);
         }
-        self.describe_nodes();
+        self.update_described_nodes();
         let ChangeReply { message, line, .. } = changed;
         let patches = change.patches == Some(true);
         let nodes =
@@ -111,7 +112,7 @@ impl Service {
     }
 
     /// Brings `described`, the nodes in the form for clients, up to date with the current plan.
-    fn describe_nodes(&mut self) {
+    fn update_described_nodes(&mut self) {
         self.refresh_plan();
         if let Some(plan) = &self.path.plan {
             let (known, live) = (&mut self.described, self.lives.first());
@@ -120,14 +121,14 @@ impl Service {
     }
 
     /// Returns the page of the path's nodes that a client requests; an empty page before the first
-    /// [`describe_nodes`](Self::describe_nodes).
-    fn nodes_page(&self, wanted: Nodes) -> NodesPage<'_> {
+    /// [`update_described_nodes`](Self::describe_nodes).
+    fn nodes_page(&self, wanted: NodesParameters) -> NodesPage<'_> {
         self.described.as_ref().map(|known| known.page(wanted)).unwrap_or_default()
     }
 
     /// Returns the counters that the client with the number `id` requests: all counters, or one
     /// page of them.
-    fn count(&mut self, id: u64, wanted: &Count) -> CountReply {
+    fn counters_for_client(&mut self, id: u64, wanted: &PathCountParameters) -> CountReply {
         if let Some(client) = self.clients.get_mut(&id) {
             let is_first = wanted.first.unwrap_or_default() == 0;
             client.has_counted |= is_first && wanted.timed != Some(false);
@@ -153,7 +154,7 @@ impl Service {
         if let Some(client) = self.clients.get_mut(&id) {
             client.tap = Some(tap);
         }
-        self.send_with(id, &Reply::new(&began), descriptors);
+        self.send_with_descriptors(id, &Reply::new(&began), descriptors);
         Ok(None)
     }
 
@@ -173,13 +174,13 @@ impl Service {
     fn attach_writer(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
         let wanted = call.deserialize_parameters()?;
         let socket = taps::attach_writer(&self.lives, &wanted, CHANGE_TIMEOUT)?;
-        self.send_with(id, &Reply::new(&serde_json::json!({})), vec![socket]);
+        self.send_with_descriptors(id, &Reply::new(&serde_json::json!({})), vec![socket]);
         Ok(None)
     }
 
     /// Pins a space, moves a subtree to another path, or edits the request. Moves and edits fail if
     /// the request has several connected components.
-    fn change_request(&mut self, change: &Change) -> Result<ChangeReply, Fault> {
+    fn apply_change(&mut self, change: &ChangeParameters) -> Result<ChangeReply, Fault> {
         let words = change.words.as_slice();
         let refused = |why: &dyn std::fmt::Display| faults::unchanged(&why.to_string());
         let wrong = |why: &dyn std::fmt::Display| faults::wrong_change(&why.to_string());
@@ -227,7 +228,7 @@ impl Service {
     /// that no longer waits must not be made.
     fn check_caller_connected(&self, id: u64) -> Result<(), Fault> {
         let caller = self.clients.get(&id);
-        let gone = caller.is_none_or(|caller| sys::local_socket::is_gone(&caller.connection));
+        let gone = caller.is_none_or(|caller| sys::local_socket::is_peer_gone(&caller.connection));
         match gone {
             false => Ok(()),
             true => Err(faults::unchanged("its caller no longer waits")),
@@ -237,10 +238,15 @@ impl Service {
     /// Plans and applies an edit of the request. Uses a description of the machine that is at most
     /// one second old. If planning or applying fails, inspects the machine again and tries once
     /// more, because the rights of this process may have changed.
-    fn plan_and_apply_edit(&self, live: &Live, edit: &Edit) -> Result<SwitchReport, ChangeError> {
+    fn plan_and_apply_edit(
+        &self,
+        live: &PathHandle,
+        edit: &Edit,
+    ) -> Result<SwitchReport, ChangeError> {
         let began = sys::clock::monotonic_ns();
         loop {
-            let machine = LazyCell::new(|| self.add_known_kernel(self.latest_inspection.get()));
+            let machine =
+                LazyCell::new(|| self.add_known_kernel(self.latest_inspection.get_or_inspect()));
             let changed = engine::change::change_with_machine(live, edit, &machine, CHANGE_TIMEOUT);
             let depends = matches!(
                 changed,
@@ -255,7 +261,7 @@ impl Service {
     /// Inspects the machine, and returns the description for which changes are planned. If a daemon
     /// loads the programs of this path, the description contains the kernel features of the daemon.
     pub(super) fn machine(&self) -> Machine {
-        self.add_known_kernel(engine::machine::inspect())
+        self.add_known_kernel(engine::machine::inspect_machine())
     }
 
     fn add_known_kernel(&self, mut machine: Machine) -> Machine {
@@ -282,7 +288,7 @@ impl Service {
         self.send_reports();
         if let Some(registration) = &self.registration {
             let (plan, report) = (self.path.plan_id(), new_report(PathEvent::Changed, &message));
-            if !registration.report_change_with(&line, plan.clone(), &report) {
+            if !registration.report_change_and_event(&line, plan.clone(), &report) {
                 registration.report_change(&line, plan);
                 self.shared.queue_report(PathEvent::Changed, &message);
                 self.send_reports();

@@ -3,7 +3,7 @@
 use super::path::WorkerGroup;
 use super::spaces;
 use crate::protocol::{CountReply, Counters, Edge, Filter, Link, Loss, Node, Source, Totals};
-use engine::live::Live;
+use engine::live::PathHandle;
 use runtime::ledger::{DropReason, Ledger, NodeEntry, NodeName};
 use serde::Serialize;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use std::time::Duration;
 /// Collects the counters of a path's connected components. Blocks for at most `limit` for each
 /// component.
 pub(super) fn collect_counters(
-    lives: &[Live],
+    lives: &[PathHandle],
     (nodes, links): (&[Node], &[Link]),
     elapsed_ns: u64,
     limit: Duration,
 ) -> Counters {
-    let adapted = lives.first().map(Live::adaptations).unwrap_or_default();
-    let latency = lives.first().and_then(Live::latency);
+    let adapted = lives.first().map(PathHandle::adaptations).unwrap_or_default();
+    let latency = lives.first().and_then(PathHandle::latency);
     let mut counters = Counters { elapsed_ns, adapted, latency, ..Counters::default() };
     for live in lives {
-        let snapshot = live.counters(limit);
+        let snapshot = live.take_snapshot(limit);
         add_ledger(&mut counters, &snapshot.ledger, nodes);
         let name = |node: usize| Some(nodes.get(node)?.name.as_str());
         let edge = |edge: usize| {
@@ -36,10 +36,10 @@ pub(super) fn collect_counters(
 
 /// Collects the totals of a path's connected components. Blocks for at most `limit` for each
 /// component.
-pub(super) fn collect_totals(lives: &[Live], elapsed_ns: u64, limit: Duration) -> Totals {
+pub(super) fn collect_totals(lives: &[PathHandle], elapsed_ns: u64, limit: Duration) -> Totals {
     let mut all = Totals { elapsed_ns, ..Totals::default() };
     for live in lives {
-        let Totals { given, lost, .. } = ledger_totals(&live.totals_ledger(limit), elapsed_ns);
+        let Totals { given, lost, .. } = ledger_totals(&live.ledger_by_number(limit), elapsed_ns);
         all.given.blocks += given.blocks;
         all.given.bytes += given.bytes;
         all.lost += lost;
@@ -53,11 +53,11 @@ pub(super) fn ledger_totals(ledger: &Ledger, elapsed_ns: u64) -> Totals {
     for (_, source) in &ledger.sources {
         all.given.blocks += source.given.blocks;
         all.given.bytes += source.given.bytes;
-        let lost = source.dropped.iter().filter(|(why, _)| why.is_lost());
+        let lost = source.dropped.iter().filter(|(why, _)| why.is_loss());
         all.lost += lost.filter_map(|(_, blocks)| *blocks).sum::<u64>();
     }
     let dropped = ledger.edges.iter().flat_map(|edge| &edge.dropped);
-    let lost = dropped.filter(|(why, _)| why.is_lost()).copied();
+    let lost = dropped.filter(|(why, _)| why.is_loss()).copied();
     let lost = lost.chain(ledger.filters.iter().flat_map(NodeEntry::losses));
     all.lost += lost.map(|(_, amount)| amount.blocks).sum::<u64>();
     all

@@ -17,13 +17,13 @@ pub(super) struct LatestInspection {
 
 impl LatestInspection {
     /// Returns the machine as inspected within the last second, or else inspects it now.
-    pub(super) fn get(&self) -> Machine {
+    pub(super) fn get_or_inspect(&self) -> Machine {
         let now = sys::clock::monotonic_ns();
         let is_current = |at: u64| now.saturating_sub(at) < INSPECTION_LIFETIME_NS;
         let mut latest = self.latest.borrow_mut();
         match &*latest {
             Some((at, machine)) if is_current(*at) => machine.clone(),
-            _ => latest.insert((now, engine::machine::inspect())).1.clone(),
+            _ => latest.insert((now, engine::machine::inspect_machine())).1.clone(),
         }
     }
 
@@ -43,8 +43,8 @@ mod tests {
         let recent = LatestInspection::default();
         assert!(!recent.forget_older_inspection(u64::MAX), "there is none");
         let began = sys::clock::monotonic_ns();
-        let machine = recent.get();
-        assert_eq!(recent.get(), machine);
+        let machine = recent.get_or_inspect();
+        assert_eq!(recent.get_or_inspect(), machine);
         assert!(!recent.forget_older_inspection(began), "it is new");
         assert!(
             recent.forget_older_inspection(u64::MAX) && !recent.forget_older_inspection(u64::MAX)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Interval between two samples of the counters for reports of losses. Each sample wakes the spaces
 /// of the path once.
-const LOSS_INTERVAL: Duration = Duration::from_secs(60);
+const LOSS_SAMPLE_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of locations that a report of losses names.
 const LOSS_LOCATIONS_MAX: usize = 3;
 
@@ -21,13 +21,13 @@ pub(super) struct LossWatch {
 impl LossWatch {
     /// Creates the record of losses for a path that starts at the monotonic time `now`, in ns.
     pub(super) const fn new(now: u64) -> Self {
-        Self { due: now + LOSS_INTERVAL.as_nanos() as u64, last_lost: 0 }
+        Self { due: now + LOSS_SAMPLE_INTERVAL.as_nanos() as u64, last_lost: 0 }
     }
 
     /// Samples the losses and schedules the next sample. Returns a sentence about the blocks lost
     /// since the previous sample, or `None` if there are none.
     pub(super) fn sample(&mut self, counters: &Counters, now: u64) -> Option<String> {
-        self.due = now + LOSS_INTERVAL.as_nanos() as u64;
+        self.due = now + LOSS_SAMPLE_INTERVAL.as_nanos() as u64;
         let places = counters.losses_by_location();
         let total: u64 = places.iter().map(|(_, blocks)| blocks).sum();
         let fresh = total.saturating_sub(self.last_lost);

@@ -26,9 +26,9 @@ pub use path::{PathInfo, WorkerGroup};
 pub use registration::Reporter;
 
 use crate::client::{Client, ClientError};
-use crate::protocol::{Ended, PathDescription, PathEvent};
-use engine::live::Live;
-use registration::{Registration, Shared};
+use crate::protocol::{PathDescription, PathEnd, PathEvent};
+use engine::live::PathHandle;
+use registration::{Registration, SharedWorkerState};
 use service::Service;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,7 +40,7 @@ use sys::rollback::{RollbackLog, StepResource};
 /// A handle to the thread that serves a path. Dropping the handle stops and joins the thread.
 #[derive(Debug)]
 pub struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<SharedWorkerState>,
     thread: Option<JoinHandle<()>>,
     number: Option<u32>,
 }
@@ -55,12 +55,15 @@ impl Worker {
     pub fn start(
         client: Client,
         path: PathInfo,
-        lives: Vec<Live>,
+        lives: Vec<PathHandle>,
         steps: &RollbackLog,
     ) -> Result<Self, ClientError> {
-        steps.announce(StepResource::Descriptor, "what the process of a path answers with")?;
+        steps.announce_creation(
+            StepResource::Descriptor,
+            "what the process of a path answers with",
+        )?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
-        let shared = Shared {
+        let shared = SharedWorkerState {
             stop: EventFd::new()?,
             wake: EventFd::new()?,
             ended: Mutex::new(None),
@@ -71,7 +74,7 @@ impl Worker {
         if let Some(live) = lives.first() {
             live.set_adaptation_listener(move |what| reporter.report(PathEvent::Adapted, what));
         }
-        steps.announce(StepResource::Entry, "a path in the register")?;
+        steps.announce_creation(StepResource::Entry, "a path in the register")?;
         let directory = client.directory().to_owned();
         let registration =
             match Registration::new(client, &path.registration_parameters(None, started)) {
@@ -93,7 +96,7 @@ impl Worker {
         };
         let answering =
             Service::new(Arc::clone(&shared), path, about, lives, (directory, registration))?;
-        steps.announce(StepResource::Thread, "answers")?;
+        steps.announce_creation(StepResource::Thread, "answers")?;
         let thread = std::thread::Builder::new().name("answers".to_owned());
         let thread = thread.spawn(move || answering.run()).map_err(|error| {
             sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
@@ -123,7 +126,7 @@ impl Worker {
     /// Sends the path's exit status to all followers, and ends the registration. Blocks for at most
     /// 2 s until the readers of taps have read everything, and then for at most 500 ms until the
     /// followers have read the status.
-    pub fn send_exit_status(mut self, ended: Ended) {
+    pub fn send_exit_status(mut self, ended: PathEnd) {
         *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         self.join();
     }
@@ -133,7 +136,7 @@ impl Worker {
             .ended
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .get_or_insert_with(Ended::default);
+            .get_or_insert_with(PathEnd::default);
         self.shared.wake.notify();
         if let Some(thread) = self.thread.take() {
             // A panic in the thread cannot be reported here.

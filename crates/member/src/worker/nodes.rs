@@ -1,7 +1,7 @@
 //! Conversion of a plan's nodes to the types of the protocol.
 
-use crate::protocol::{Argument, NodeArc, NodeDetails, NodePatch, Nodes};
-use engine::live::Live;
+use crate::protocol::{Argument, NodeArc, NodeDetails, NodePatch, NodesParameters};
+use engine::live::PathHandle;
 use pipeline::explain::{self, ArgumentFacts};
 use pipeline::plan::{Candidate, Plan};
 use serde::Serialize;
@@ -56,8 +56,13 @@ pub(super) struct NodesPage<'d> {
 impl DescribedNodes {
     /// Updates `known`, the nodes of a path as last described to clients, to the nodes of a plan.
     /// Does nothing if `known` already describes this plan.
-    pub(super) fn update(known: &mut Option<Self>, plan: &Plan, live: Option<&Live>, line: &str) {
-        let numbers = live.map(Live::node_numbers).unwrap_or_default();
+    pub(super) fn update(
+        known: &mut Option<Self>,
+        plan: &Plan,
+        live: Option<&PathHandle>,
+        line: &str,
+    ) {
+        let numbers = live.map(PathHandle::node_numbers).unwrap_or_default();
         let describes =
             |known: &Self| !known.is_outdated && known.line == line && known.numbers == numbers;
         if known.as_ref().is_some_and(describes) {
@@ -115,7 +120,7 @@ impl DescribedNodes {
     pub(super) fn page_after_change(&self, known: Option<u64>, patches: bool) -> NodesPage<'_> {
         let version = Some(self.version);
         let before = self.before.as_ref().filter(|(before, _)| known == Some(*before));
-        let Some((_, kept)) = before else { return self.page(Nodes::default()) };
+        let Some((_, kept)) = before else { return self.page(NodesParameters::default()) };
         let mut kept = Cow::Borrowed(kept.as_slice());
         if !patches {
             for patch in &self.patches {
@@ -131,14 +136,14 @@ impl DescribedNodes {
         if length > PAGE_BYTES_MAX
             || patches.is_some_and(|patches| patches_length_min(patches) > PAGE_BYTES_MAX)
         {
-            return self.page(Nodes::default());
+            return self.page(NodesParameters::default());
         }
         NodesPage { version, line: &self.line, nodes, kept: Some(kept), patches, next: None }
     }
 
     /// Returns the nodes that start at index `wanted.first`, as many as fit into a reply; none if
     /// the caller already has this version.
-    pub(super) fn page(&self, wanted: Nodes) -> NodesPage<'_> {
+    pub(super) fn page(&self, wanted: NodesParameters) -> NodesPage<'_> {
         let version = Some(self.version);
         if wanted.known == version {
             return NodesPage { version, ..NodesPage::default() };

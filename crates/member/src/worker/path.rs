@@ -1,11 +1,11 @@
 //! The description of a path for its registration, and the interface to a path that runs in several
 //! processes.
 
-use crate::protocol::{Link, Node, Register};
+use crate::protocol::{Link, Node, RegisterParameters};
 use pipeline::edit::Edit;
 use pipeline::explain;
 use pipeline::plan::{Kernel, Plan, PlannedEdge, ReplicaChain};
-use runtime::latency::Latency;
+use runtime::latency::LatencyReport;
 use runtime::ledger::Ledger;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
     fn ledger(&self) -> Ledger;
 
     /// Returns the aggregated latency of blocks, or `None` if the request does not bound it.
-    fn latency(&self) -> Option<Latency>;
+    fn latency(&self) -> Option<LatencyReport>;
 
     /// Returns the name and the process id of each worker process.
     fn processes(&self) -> Vec<(String, u32)>;
@@ -67,10 +67,14 @@ impl PathInfo {
         self.plan.as_ref().map(Plan::id)
     }
 
-    pub(super) fn registration_parameters(&self, number: Option<u32>, started: u64) -> Register {
+    pub(super) fn registration_parameters(
+        &self,
+        number: Option<u32>,
+        started: u64,
+    ) -> RegisterParameters {
         let log = self.log.as_ref().map(|log| log.display().to_string());
         let (name, line) = (self.name.clone(), self.line.clone());
-        Register { name, line, log, number, started: Some(started), plan: self.plan_id() }
+        RegisterParameters { name, line, log, number, started: Some(started), plan: self.plan_id() }
     }
 }
 

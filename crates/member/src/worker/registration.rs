@@ -3,7 +3,7 @@
 
 use crate::client::{Client, ClientError};
 use crate::connection::Connection;
-use crate::protocol::{Ended, PathEvent, PathReport, Register};
+use crate::protocol::{PathEnd, PathEvent, PathReport, RegisterParameters};
 use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,12 +19,12 @@ pub(super) const DAEMON_SEARCH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// State shared by the thread that runs the path and the thread that serves the path's clients.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedWorkerState {
     /// Doorbell that ends the path. A client that asks the path to stop causes the notification.
     pub(super) stop: EventFd,
     /// Doorbell that wakes the thread that serves the path's clients.
     pub(super) wake: EventFd,
-    pub(super) ended: Mutex<Option<Ended>>,
+    pub(super) ended: Mutex<Option<PathEnd>>,
     /// Reports for the daemon's log that have not been sent yet.
     pub(super) reports: Mutex<VecDeque<PathReport>>,
 }
@@ -37,7 +37,7 @@ const REPORT_CHARS_MAX: usize = 1000;
 /// A handle with which a running path reports events for the daemon's log. The default handle
 /// discards all reports.
 #[derive(Clone, Debug, Default)]
-pub struct Reporter(pub(super) Option<Arc<Shared>>);
+pub struct Reporter(pub(super) Option<Arc<SharedWorkerState>>);
 
 impl Reporter {
     /// Queues a report, and truncates its text if it is too long. Never blocks. Without a daemon,
@@ -49,7 +49,7 @@ impl Reporter {
     }
 }
 
-impl Shared {
+impl SharedWorkerState {
     /// Queues a report for the daemon's log. The thread that serves the path's clients sends it
     /// before it waits again.
     pub(super) fn queue_report(&self, event: PathEvent, text: &str) {
@@ -79,11 +79,11 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    pub(super) fn new(client: Client, register: &Register) -> Result<Self, ClientError> {
-        let (own_end, peer_end) = sys::descriptor::pair()?;
+    pub(super) fn new(client: Client, register: &RegisterParameters) -> Result<Self, ClientError> {
+        let (own_end, peer_end) = sys::descriptor::socket_pair()?;
         let (number, takes_reports) = match client.register(register, peer_end.as_fd()) {
             Err(ClientError::Refused(fault)) if fault.name == INVALID_PARAMETER => {
-                let older = Register { plan: None, ..register.clone() };
+                let older = RegisterParameters { plan: None, ..register.clone() };
                 (client.register(&older, peer_end.as_fd())?, false)
             }
             registered => (registered?, true),
@@ -102,13 +102,13 @@ impl Registration {
 
     /// Reports a new request and plan like [`report_change`](Self::report_change), together with a
     /// report. Returns false if the daemon has exited or accepts no reports.
-    pub(super) fn report_change_with(
+    pub(super) fn report_change_and_event(
         &self,
         line: &str,
         plan: Option<String>,
         report: &PathReport,
     ) -> bool {
-        self.takes_reports && self.client.report_change_with(line, plan, report).is_ok()
+        self.takes_reports && self.client.report_change_and_event(line, plan, report).is_ok()
     }
 
     /// Sends a report. Does not wait for a reply. Returns false if the daemon has exited.

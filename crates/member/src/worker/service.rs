@@ -4,14 +4,14 @@ use super::latest_inspection::LatestInspection;
 use super::losses::LossWatch;
 use super::nodes::DescribedNodes;
 use super::path::PathInfo;
-use super::registration::{DAEMON_SEARCH_INTERVAL, Registration, Shared};
+use super::registration::{DAEMON_SEARCH_INTERVAL, Registration, SharedWorkerState};
 use super::updates::{UnsentPages, UpdateSchedule};
 use crate::client::Client;
 use crate::connection::{Connection, Received};
 use crate::faults;
-use crate::protocol::{Admit, Counters, Ended, PathDescription, PathEvent, PathReport};
+use crate::protocol::{AdmitParameters, Counters, PathDescription, PathEnd, PathEvent, PathReport};
 use crate::varlink::{Call, REPLY_BYTES_MAX, Reply};
-use engine::live::Live;
+use engine::live::PathHandle;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use sys::watcher::{EpollWatcher, EventInterest, WatchEvent};
 /// The state of the thread that serves the clients of a path.
 #[derive(Debug)]
 pub(super) struct Service {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedWorkerState>,
     pub(super) path: PathInfo,
     pub(super) about: PathDescription,
     /// Number of changes of the path at the last update of `about`, the path's description for
@@ -35,7 +35,7 @@ pub(super) struct Service {
     pub(super) lists_outdated: bool,
     /// Nodes of the plan, as last described to a client; `None` before the first description.
     pub(super) described: Option<DescribedNodes>,
-    pub(super) lives: Vec<Live>,
+    pub(super) lives: Vec<PathHandle>,
     pub(super) latest_inspection: LatestInspection,
     watcher: EpollWatcher,
     /// Registration with a daemon, or `None` while no daemon is found.
@@ -81,7 +81,7 @@ const DAEMON_TOKEN: u64 = 1;
 /// connections.
 const ADMISSIONS_TOKEN: u64 = 2;
 /// Token of the first client in the event loop; each further client gets the next number.
-const FIRST_CLIENT: u64 = 16;
+const FIRST_CLIENT_TOKEN: u64 = 16;
 /// Maximum number of connected clients.
 const CLIENTS_MAX: usize = 64;
 /// Maximum number of clients with a tap. The rest of the connections stays free for commands.
@@ -119,10 +119,10 @@ impl AdmittedClient {
 
 impl Service {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<SharedWorkerState>,
         path: PathInfo,
         about: PathDescription,
-        lives: Vec<Live>,
+        lives: Vec<PathHandle>,
         (directory, registration): (PathBuf, Option<Registration>),
     ) -> sys::Result<Self> {
         let watcher = EpollWatcher::new()?;
@@ -141,7 +141,7 @@ impl Service {
             directory,
             next_search: 0,
             clients: BTreeMap::new(),
-            next: FIRST_CLIENT,
+            next: FIRST_CLIENT_TOKEN,
             start: sys::clock::monotonic_ns(),
             losses: LossWatch::new(sys::clock::monotonic_ns()),
             measures_for_clients: false,
@@ -176,7 +176,7 @@ impl Service {
         }
     }
 
-    fn exit_status(&self) -> Option<Ended> {
+    fn exit_status(&self) -> Option<PathEnd> {
         self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -197,7 +197,7 @@ impl Service {
     /// Sends the queued reports to the daemon. Reports stay queued if there is no daemon, or if
     /// sending fails.
     pub(super) fn send_reports(&mut self) {
-        let take = |shared: &Shared| {
+        let take = |shared: &SharedWorkerState| {
             let mut reports = shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
             reports.pop_front()
         };
@@ -230,7 +230,7 @@ impl Service {
     /// a client, the next loss sample, or the next search for a daemon. Returns `None` if nothing
     /// is scheduled.
     fn wait_limit(&self) -> Option<Duration> {
-        let next = self.clients.values().filter_map(AdmittedClient::next_update);
+        let next = self.clients.values().filter_map(AdmittedClient::next_update_time);
         let look = match &self.registration {
             Some(registration) => registration.takes_reports.then_some(self.losses.due),
             None => Some(self.next_search),
@@ -254,7 +254,7 @@ impl Service {
             let Ok(call) = Call::read(&bytes) else { return self.drop_registration() };
             let admits = call.method == "io.streamline.path.Admit";
             if admits
-                && call.deserialize_parameters::<Admit>().is_ok()
+                && call.deserialize_parameters::<AdmitParameters>().is_ok()
                 && self.make_room_for_client()
             {
                 // Closing the socket rejects the client.
@@ -315,10 +315,15 @@ impl Service {
 
     /// Queues a reply; disconnects the client if it reads too slowly.
     pub(super) fn send(&mut self, id: u64, reply: &Reply) {
-        self.send_with(id, reply, Vec::new());
+        self.send_with_descriptors(id, reply, Vec::new());
     }
 
-    pub(super) fn send_with(&mut self, id: u64, reply: &Reply, descriptors: Vec<OwnedFd>) {
+    pub(super) fn send_with_descriptors(
+        &mut self,
+        id: u64,
+        reply: &Reply,
+        descriptors: Vec<OwnedFd>,
+    ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let mut text = reply.to_bytes();
         if text.len() > REPLY_BYTES_MAX {
@@ -353,7 +358,7 @@ impl Service {
         let wanted = self.clients.values().any(AdmittedClient::wants_filter_times);
         if wanted != self.measures_for_clients && !self.path.timed {
             self.measures_for_clients = wanted;
-            self.lives.iter().for_each(|live| live.measure_time(wanted, COUNTERS_TIMEOUT));
+            self.lives.iter().for_each(|live| live.set_time_measurement(wanted, COUNTERS_TIMEOUT));
         }
     }
 
@@ -397,7 +402,7 @@ impl Service {
     /// Sends the exit status to all followers, and ends all taps ([`Service::finish_taps`]). Then
     /// blocks for at most [`FINAL_UPDATE_TIMEOUT`] until the followers have read the status, and
     /// the other clients with taps have queried the last report of their tap.
-    fn finish(mut self, ended: &Ended) {
+    fn finish(mut self, ended: &PathEnd) {
         // Connections and calls that are already queued are served first.
         self.accept_clients();
         let (counters, now) = (self.current_counters(), sys::clock::monotonic_ns());

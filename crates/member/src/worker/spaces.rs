@@ -2,8 +2,8 @@
 //! [SL §7; §6.2: affinity of spaces]
 
 use crate::protocol::{Node, Space};
-use engine::live::{CounterFreshness, Live};
-use engine::spaces::{PinError, SpaceStatus, SpaceTask, pin_child_process};
+use engine::live::{CounterFreshness, PathHandle};
+use engine::spaces::{CpuPinError, SpaceStatus, SpaceTask, pin_child_process};
 use pipeline::binding::SpaceBinding;
 use std::time::Duration;
 use sys::task::{RunState, Task};
@@ -78,7 +78,7 @@ fn task_state(task: Option<&Task>, ended: bool) -> &'static str {
 /// Pins a space of a path to a processor, or unpins it. Returns a confirmation for the user. Fails
 /// with the reason. Blocks for at most `limit` for each component.
 pub(super) fn pin_space(
-    lives: &[Live],
+    lives: &[PathHandle],
     binding: &SpaceBinding,
     (nodes, limit): (&[Node], Duration),
 ) -> Result<String, String> {
@@ -90,10 +90,10 @@ pub(super) fn pin_space(
     };
     let mut names = Vec::new();
     for live in lives {
-        for found in live.counters(limit).spaces {
+        for found in live.take_snapshot(limit).spaces {
             if found.name == *named {
                 let processors = processors_of_binding(binding)?;
-                let kept = live.pin(&found, &processors);
+                let kept = live.pin_space(&found, &processors);
                 return confirmation_text(named, binding, (&processors, kept));
             }
             names.push(found.name);
@@ -149,7 +149,7 @@ fn processors_of_binding(binding: &SpaceBinding) -> Result<Vec<usize>, String> {
 fn confirmation_text(
     space: &str,
     binding: &SpaceBinding,
-    (processors, kept): (&[usize], Result<(), PinError>),
+    (processors, kept): (&[usize], Result<(), CpuPinError>),
 ) -> Result<String, String> {
     kept.map_err(|why| format!("`{space}` was not pinned: {why}"))?;
     Ok(match binding.processor {

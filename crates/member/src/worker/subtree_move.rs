@@ -12,13 +12,13 @@ use super::service::{AdmittedClient, Service};
 use crate::client::{Client, ClientError, mask_hidden_characters};
 use crate::connection::{Connection, Received};
 use crate::faults;
-use crate::protocol::{ChangeReply, CommitSubtree, NoParameters, TakeSubtree};
+use crate::protocol::{ChangeReply, CommitSubtreeParameters, NoParameters, TakeSubtreeParameters};
 use crate::varlink::{Call, Fault, Reply};
 use engine::change::{
     SwitchReport, TransferredState, check_subtree_can_leave, receive_subtree, send_subtree,
 };
-use engine::live::Live;
-use pipeline::edit::{NodeOutput, PathMove, subtree};
+use engine::live::PathHandle;
+use pipeline::edit::{NodeOutput, PathMove, extract_subtree};
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 use sys::watcher::{EpollWatcher, EventInterest};
@@ -41,7 +41,7 @@ impl Service {
     ) -> Result<ChangeReply, Fault> {
         let refused = |why: &dyn Display| faults::unchanged(&why.to_string());
         let live = self.only_live_path()?.clone();
-        let subtree = subtree(&self.path.line, &asked.node).map_err(|why| refused(&why))?;
+        let subtree = extract_subtree(&self.path.line, &asked.node).map_err(|why| refused(&why))?;
         check_subtree_can_leave(&live, &subtree).map_err(|why| refused(&why))?;
         // A new connection is used, because the event loop reads the connection of the
         // registration.
@@ -54,20 +54,20 @@ impl Service {
         if other.uid() != own {
             return Err(refused(&"the other path belongs to another user"));
         }
-        let take = TakeSubtree {
+        let take = TakeSubtreeParameters {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             filter: subtree.text.clone(),
             below: asked.below.to_string(),
             running: running.map(str::to_owned),
         };
         other.prepare_subtree_take(&take).map_err(|why| match why {
-            ClientError::Refused(fault) if fault.name == faults::OUTDATED => fault,
+            ClientError::Refused(fault) if fault.name == faults::OUTDATED_ERROR => fault,
             why => refused(&describe_call_error(&why)),
         })?;
         let mut message = None;
         let mut agree = |states: &[TransferredState]| {
             let states = states.iter().map(encode_state).collect();
-            let taken = other.commit_subtree_take(&CommitSubtree { states });
+            let taken = other.commit_subtree_take(&CommitSubtreeParameters { states });
             let ChangeReply { message: other, .. } =
                 taken.map_err(|why| describe_call_error(&why))?;
             message = Some(other);
@@ -96,7 +96,7 @@ impl Service {
         if !call.more {
             return Err(Fault::expected_more());
         }
-        let take: TakeSubtree = call.deserialize_parameters()?;
+        let take: TakeSubtreeParameters = call.deserialize_parameters()?;
         if take.version != env!("CARGO_PKG_VERSION") {
             return Err(refused(&"the paths run different versions of streamline"));
         }
@@ -114,7 +114,7 @@ impl Service {
         Ok(self.record_switch(&switched, ""))
     }
 
-    fn only_live_path(&self) -> Result<&Live, Fault> {
+    fn only_live_path(&self) -> Result<&PathHandle, Fault> {
         match self.lives.as_slice() {
             [live] if self.path.group.is_none() => Ok(live),
             [_, ..] if self.path.group.is_none() => {
@@ -158,7 +158,7 @@ fn await_decision(client: &mut AdmittedClient) -> Result<Vec<TransferredState>, 
     loop {
         match next_call(connection) {
             Ok(Some(call)) if call.method == COMMIT_METHOD => {
-                let states = call.deserialize_parameters::<CommitSubtree>().ok();
+                let states = call.deserialize_parameters::<CommitSubtreeParameters>().ok();
                 let states = states.as_ref().map(|commit| commit.states.iter());
                 let states = states.and_then(|all| all.map(|text| decode_state(text)).collect());
                 return states.ok_or_else(|| "the states are malformed".to_owned());

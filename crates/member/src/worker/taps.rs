@@ -3,9 +3,11 @@
 
 use super::service::Service;
 use crate::faults;
-use crate::protocol::{FreezeHistory, Tap as Asked, TapReport, TapStart, WriteParameters};
+use crate::protocol::{
+    FreezeHistoryParameters, TapParameters as Asked, TapReport, TapStart, WriteParameters,
+};
 use crate::varlink::{Fault, Reply};
-use engine::live::Live;
+use engine::live::PathHandle;
 use engine::tap::{self as taps, StreamForm, TapNode, TapRequest, TapRingWriter};
 use engine::writers::WriterRequest;
 use runtime::space::tap::{self, OverrunPolicy, TapStats};
@@ -27,7 +29,7 @@ const PIPE_SIZE: usize = 512 << 10;
 /// the client: the reading end of the tap's pipe or, if the client has asked for a ring, the socket
 /// and the memory of the ring. Blocks for at most `limit` for each reply from a space.
 pub(super) fn start_tap(
-    lives: &[Live],
+    lives: &[PathHandle],
     asked: &Asked,
     limit: Duration,
 ) -> Result<(tap::Tap, TapStart, Vec<OwnedFd>), Fault> {
@@ -47,10 +49,10 @@ pub(super) fn start_tap(
     };
     // Without memory for a ring, the pipe carries the blocks.
     let ring = if asked.share == Some(true) { TapRingWriter::new().ok() } else { None };
-    let shared = ring.as_ref().map(TapRingWriter::share).transpose();
+    let shared = ring.as_ref().map(TapRingWriter::duplicate_descriptor).transpose();
     let shared = shared.map_err(|error| refused(&error))?;
     let pair = match ring {
-        Some(_) => sys::descriptor::pair(),
+        Some(_) => sys::descriptor::socket_pair(),
         None => sys::descriptor::pipe(),
     };
     let (near, pipe) = pair.map_err(|error| refused(&error))?;
@@ -83,7 +85,7 @@ pub(super) fn start_tap(
 /// Attaches a writer. Returns the client's end of the writer's socket. Blocks for at most `limit`
 /// for each reply from a space.
 pub(super) fn attach_writer(
-    lives: &[Live],
+    lives: &[PathHandle],
     asked: &WriteParameters,
     limit: Duration,
 ) -> Result<OwnedFd, Fault> {
@@ -105,8 +107,8 @@ pub(super) fn attach_writer(
 /// Freezes the retained output of a source for some time, during which no stored frame is evicted.
 /// Blocks for at most `limit` until the spaces reply.
 pub(super) fn freeze_history(
-    lives: &[Live],
-    asked: &FreezeHistory,
+    lives: &[PathHandle],
+    asked: &FreezeHistoryParameters,
     limit: Duration,
 ) -> Result<(), Fault> {
     let node = requested_node(asked.id, asked.node.as_ref());
@@ -116,7 +118,7 @@ pub(super) fn freeze_history(
 }
 
 /// Returns the only connected component of a path. Fails if there are several.
-fn only_component(lives: &[Live]) -> Result<&Live, Fault> {
+fn only_component(lives: &[PathHandle]) -> Result<&PathHandle, Fault> {
     match lives {
         [live] => Ok(live),
         [] => Err(faults::untapped("several processes run it (`--engines`), each for its share")),
@@ -165,7 +167,7 @@ impl Service {
         for (id, tap) in taps {
             let (stats, rest) = tap.finish(left());
             let rest = rest.into_iter().map(OwnedFd::from).collect();
-            self.send_with(id, &Reply::new(&stats_report(&stats)), rest);
+            self.send_with_descriptors(id, &Reply::new(&stats_report(&stats)), rest);
         }
         for tap in self.clients.values().filter_map(|client| client.tap.as_ref()) {
             tap.wait_for_end(left());

@@ -6,14 +6,14 @@
 
 use super::counters::counters_page;
 use super::service::{AdmittedClient, Service};
-use crate::protocol::{Counters, Ended, Follow, PathUpdate, UpdateForm};
+use crate::protocol::{Counters, FollowParameters, PathEnd, PathUpdate, UpdateForm};
 use crate::varlink::Reply;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Default interval between two updates to a client, in ms.
-const UPDATE_INTERVAL_MS: u64 = 1000;
+const DEFAULT_UPDATE_INTERVAL_MS: u64 = 1000;
 /// Minimum interval between two updates to a client, in ms.
 const UPDATE_INTERVAL_MS_MIN: u64 = 50;
 /// Maximum interval between two updates to a client, in ms.
@@ -39,15 +39,15 @@ pub(super) struct UnsentPages {
     counters: Arc<Counters>,
     /// Index of the first filter or edge on the next page to be sent.
     next: usize,
-    ended: Option<Ended>,
+    ended: Option<PathEnd>,
 }
 
 impl UpdateSchedule {
     /// Creates a schedule whose first update is due at `now`.
-    pub(super) fn new(wanted: Follow, now: u64) -> Self {
+    pub(super) fn new(wanted: FollowParameters, now: u64) -> Self {
         let ns = |ms: u64| ms.clamp(UPDATE_INTERVAL_MS_MIN, UPDATE_INTERVAL_MS_MAX) * 1_000_000;
         Self {
-            every: ns(wanted.every_ms.unwrap_or(UPDATE_INTERVAL_MS)),
+            every: ns(wanted.every_ms.unwrap_or(DEFAULT_UPDATE_INTERVAL_MS)),
             next: now,
             form: wanted.form.unwrap_or_default(),
             counters_every: wanted.counters_every_ms.map(ns),
@@ -72,7 +72,7 @@ impl UpdateSchedule {
 impl AdmittedClient {
     /// Returns the monotonic time of the next update, in ns, or `None` without a subscription or
     /// while pages of the previous update are unsent.
-    pub(super) fn next_update(&self) -> Option<u64> {
+    pub(super) fn next_update_time(&self) -> Option<u64> {
         let schedule = self.schedule.filter(|_| self.unsent_pages.is_none())?;
         Some(schedule.next)
     }
@@ -104,7 +104,8 @@ impl Service {
     /// Sends the updates that are due.
     pub(super) fn send_updates(&mut self) {
         let now = sys::clock::monotonic_ns();
-        let due = |client: &AdmittedClient| client.next_update().is_some_and(|next| next <= now);
+        let due =
+            |client: &AdmittedClient| client.next_update_time().is_some_and(|next| next <= now);
         let due = self.clients.iter().filter(|(_, client)| due(client)).map(|(id, _)| *id);
         self.send_update(&due.collect::<Vec<_>>(), None);
     }
@@ -112,7 +113,7 @@ impl Service {
     /// Sends the last update, which reports the end of the path, to the clients in `waiting`, and
     /// removes these clients from `waiting`. Leaves a client in `waiting` if it has not received
     /// all pages of its previous update.
-    pub(super) fn send_last_updates(&mut self, waiting: &mut Vec<u64>, ended: &Ended) {
+    pub(super) fn send_last_updates(&mut self, waiting: &mut Vec<u64>, ended: &PathEnd) {
         let has_read =
             |id: &u64| self.clients.get(id).is_none_or(|client| client.unsent_pages.is_none());
         let ready: Vec<u64> = waiting.extract_if(.., |id| has_read(id)).collect();
@@ -121,7 +122,7 @@ impl Service {
 
     /// Sends an update to each client in `ids` that has a schedule. If `ended` is given, the update
     /// is the last one and contains the end of the path.
-    fn send_update(&mut self, ids: &[u64], ended: Option<&Ended>) {
+    fn send_update(&mut self, ids: &[u64], ended: Option<&PathEnd>) {
         let now = sys::clock::monotonic_ns();
         let (mut counters, mut totals) = (None, None);
         for id in ids {

@@ -11,11 +11,11 @@ use streamline::paths::{Fault, faults};
 use sys::process::UserIds;
 
 /// Maximum number of accounts with the same user id. Such accounts differ in their groups.
-const PER_USER_MAX: usize = 8;
+const ACCOUNTS_PER_USER_MAX: usize = 8;
 /// Maximum number of accounts.
 const ACCOUNTS_MAX: usize = 4096;
 /// Maximum total number of groups of all accounts. The kernel allows 65,536 groups per process.
-const GROUPS_MAX: usize = 1 << 20;
+const TOTAL_GROUPS_MAX: usize = 1 << 20;
 
 /// The token and the process of a user who has requested the page. A user has one account for each
 /// set of credentials (user id, group id and supplementary groups).
@@ -28,8 +28,8 @@ pub struct Account {
 }
 
 impl Account {
-    fn who(&self) -> &UserIds {
-        self.process.who()
+    fn user_ids(&self) -> &UserIds {
+        self.process.user_ids()
     }
 }
 
@@ -81,17 +81,17 @@ impl Accounts {
             return Err(faults::not_your_page(own));
         }
         let mut all = lock(&self.all);
-        let first = all.iter().find(|account| account.who().uid == who.uid);
+        let first = all.iter().find(|account| account.user_ids().uid == who.uid);
         let starts = first.map(|account| account.process.start_limits()).unwrap_or_default();
         if renew {
-            all.extract_if(.., |account| account.who().uid == who.uid)
+            all.extract_if(.., |account| account.user_ids().uid == who.uid)
                 .for_each(|gone| gone.process.close());
         }
-        if let Some(found) = all.iter().find(|account| account.who() == who) {
+        if let Some(found) = all.iter().find(|account| account.user_ids() == who) {
             return Ok(Arc::clone(found));
         }
-        let of_user = |account: &&Arc<Account>| account.who().uid == who.uid;
-        if all.iter().filter(of_user).count() >= PER_USER_MAX
+        let of_user = |account: &&Arc<Account>| account.user_ids().uid == who.uid;
+        if all.iter().filter(of_user).count() >= ACCOUNTS_PER_USER_MAX
             && let Some(oldest) = all.iter().position(|account| of_user(&account))
         {
             all.remove(oldest).process.close();
@@ -128,9 +128,9 @@ impl Accounts {
 /// oldest account whose process has never run or, if there is none, the oldest account without a
 /// running process. Fails if all remaining accounts have a running process.
 fn make_room(all: &mut Vec<Arc<Account>>, groups: usize) -> Result<(), Fault> {
-    let kept: usize = all.iter().map(|account| account.who().groups.len()).sum();
+    let kept: usize = all.iter().map(|account| account.user_ids().groups.len()).sum();
     let mut kept = kept + groups;
-    while all.len() >= ACCOUNTS_MAX || kept > GROUPS_MAX {
+    while all.len() >= ACCOUNTS_MAX || kept > TOTAL_GROUPS_MAX {
         let oldest =
             |use_of: LastUse| all.iter().position(|account| account.process.last_use() == use_of);
         let Some(gone) = oldest(LastUse::Never).or_else(|| oldest(LastUse::Earlier)) else {
@@ -138,7 +138,7 @@ fn make_room(all: &mut Vec<Arc<Account>>, groups: usize) -> Result<(), Fault> {
         };
         let gone = all.remove(gone);
         gone.process.close();
-        kept -= gone.who().groups.len();
+        kept -= gone.user_ids().groups.len();
     }
     Ok(())
 }
@@ -151,7 +151,7 @@ mod tests {
         Accounts::new("http://127.0.0.1:1/".to_owned(), None, Duration::ZERO)
     }
 
-    fn own(group: u32) -> UserIds {
+    fn own_ids_with_group(group: u32) -> UserIds {
         let (uid, gid) = sys::process::effective_ids();
         UserIds { uid, gid, groups: vec![group] }
     }
@@ -160,11 +160,11 @@ mod tests {
     fn token_identifies_the_credentials_that_requested_it() {
         let accounts = accounts();
         let open = |who: &UserIds| accounts.open(who, false).unwrap();
-        let (one, other) = (open(&own(1)), open(&own(2)));
+        let (one, other) = (open(&own_ids_with_group(1)), open(&own_ids_with_group(2)));
         let find = |account: &Account| accounts.find(&format!("Bearer {}", account.token.text()));
-        assert_eq!(*find(&one).unwrap().who(), own(1));
-        assert_eq!(*find(&other).unwrap().who(), own(2));
-        assert_eq!(open(&own(1)).token.text(), one.token.text(), "the same");
+        assert_eq!(*find(&one).unwrap().user_ids(), own_ids_with_group(1));
+        assert_eq!(*find(&other).unwrap().user_ids(), own_ids_with_group(2));
+        assert_eq!(open(&own_ids_with_group(1)).token.text(), one.token.text(), "the same");
         assert!(accounts.find("Bearer ").is_none());
         assert!(accounts.url(&one).ends_with(one.token.text()));
     }
@@ -182,7 +182,7 @@ mod tests {
         assert!(first.iter().all(|account| find(account).is_none()));
         assert!(find(&other).is_some() && find(&new).is_some());
         // A caller that still holds a removed account cannot start a process for it.
-        let (socket, _peer) = sys::descriptor::pair().unwrap();
+        let (socket, _peer) = sys::descriptor::socket_pair().unwrap();
         for account in first {
             let refused = account.process.hand_over(b"t", socket.as_fd()).unwrap_err();
             assert!(refused.contains("--renew"), "{refused}");
@@ -198,23 +198,26 @@ mod tests {
             accounts.open(&user(uid, 1), false).unwrap();
         }
         assert_eq!(lock(&accounts.all).len(), ACCOUNTS_MAX);
-        assert_eq!(lock(&accounts.all)[0].who().uid, 10, "the oldest have gone");
+        assert_eq!(lock(&accounts.all)[0].user_ids().uid, 10, "the oldest have gone");
         for uid in 10_000..10_040 {
             accounts.open(&user(uid, 65_536), false).unwrap();
         }
         let all = lock(&accounts.all);
-        assert!(all.iter().map(|account| account.who().groups.len()).sum::<usize>() <= GROUPS_MAX);
-        assert_eq!(all.last().unwrap().who().uid, 10_039);
+        assert!(
+            all.iter().map(|account| account.user_ids().groups.len()).sum::<usize>()
+                <= TOTAL_GROUPS_MAX
+        );
+        assert_eq!(all.last().unwrap().user_ids().uid, 10_039);
     }
 
     #[test]
     fn tokens_of_a_user_are_limited() {
         let accounts = accounts();
-        let first = accounts.open(&own(0), false).unwrap();
+        let first = accounts.open(&own_ids_with_group(0), false).unwrap();
         for group in 1..100 {
-            accounts.open(&own(group), false).unwrap();
+            accounts.open(&own_ids_with_group(group), false).unwrap();
         }
-        assert_eq!(lock(&accounts.all).len(), PER_USER_MAX);
+        assert_eq!(lock(&accounts.all).len(), ACCOUNTS_PER_USER_MAX);
         assert!(accounts.find(&format!("Bearer {}", first.token.text())).is_none());
     }
 }

@@ -27,10 +27,10 @@ pub mod own_process;
 mod pending_connections;
 pub mod process;
 pub mod socket;
-mod starts;
+mod start_limits;
 
-use crate::connection::{Connection, IncomingConnections, Socket, authorization};
-use crate::listener::{Address, Admission, Listener};
+use crate::connection::{Connection, IncomingConnections, Socket, find_authorization};
+use crate::listener::{Address, AllowedUsers, Listener};
 use crate::server::{close_after_reply, static_routes};
 use accounts::{Accounts, peer_ids};
 use pending_connections::{PendingConnection, PendingConnections, Stage};
@@ -67,11 +67,11 @@ pub struct HostOptions {
 /// Serves the page until a signal arrives or, with [`HostOptions::of_daemon`], until standard input
 /// is closed. Serves all users if the process runs as root, otherwise only its own user.
 pub fn serve(options: HostOptions) -> Result<(), String> {
-    let signals = sys::signal::watch().map_err(|error| error.to_string())?;
+    let signals = sys::signal::watch_stop_signals().map_err(|error| error.to_string())?;
     // The host needs three descriptors for the process of each user, and one for each connection.
     let _ = sys::process::raise_descriptor_limit();
     let serves_all = sys::process::effective_ids().0 == 0;
-    let admission = if serves_all { Admission::AllUsers } else { Admission::OwnUser };
+    let admission = if serves_all { AllowedUsers::AllUsers } else { AllowedUsers::OwnUser };
     let listener = Listener::bind(&options.listen, admission)
         .map_err(|error| options.listen.describe_failure(&error))?;
     let page_socket = PageSocket::open(options.daemon.as_deref(), admission)?;
@@ -128,7 +128,7 @@ impl Host {
                     // If all places are taken by connections in handover, the new connection is
                     // closed.
                     if let Some((place, end)) = places.take() {
-                        tokio::spawn(Arc::clone(&self).receive(socket, place, end));
+                        tokio::spawn(Arc::clone(&self).route_connection(socket, place, end));
                     }
                 }
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
@@ -138,7 +138,7 @@ impl Host {
 
     /// Finds the user of a connection, and hands the connection to the user's process. The host
     /// itself replies to a request for a file of the page, and to a request without a valid token.
-    async fn receive(
+    async fn route_connection(
         self: Arc<Self>,
         socket: Socket,
         place: PendingConnection,
@@ -154,7 +154,7 @@ impl Host {
         };
         let Ok(Ok(head)) = head else { return };
         let account = match &socket {
-            Socket::Tcp(_) => authorization(&head).and_then(|given| self.accounts.find(given)),
+            Socket::Tcp(_) => find_authorization(&head).and_then(|given| self.accounts.find(given)),
             Socket::Unix(socket) => {
                 match peer_ids(socket).map(|who| self.accounts.open(&who, false)) {
                     Some(Ok(account)) => Some(account),

@@ -9,9 +9,9 @@
 
 use crate::access::Token;
 use crate::captures::Captures;
-use crate::commands::Program;
+use crate::commands::StreamlineProgram;
 use crate::connection::{Connection, HEAD_MAX, IncomingConnections, Socket};
-use crate::live::Live;
+use crate::live::LiveFigures;
 use crate::server::{Server, close_after_reply};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
@@ -60,7 +60,7 @@ impl Drop for OpenConnection {
 /// Serves connections until the host closes the socket, or a signal arrives.
 pub fn serve() -> Result<(), String> {
     let failed = |error: sys::Error| error.to_string();
-    let signals = sys::signal::watch().map_err(failed)?;
+    let signals = sys::signal::watch_stop_signals().map_err(failed)?;
     let control = sys::process::detach_stdin().map_err(failed)?;
     let mut message = [0; SETTINGS_BYTES_MAX];
     let (length, _) = sys::descriptor::receive(&control, &mut message).map_err(failed)?;
@@ -74,8 +74,8 @@ pub fn serve() -> Result<(), String> {
     }
     let captures = Arc::new(Captures::default());
     let server = Server {
-        program: Program::find(daemon.clone()),
-        live: Live::new(daemon),
+        program: StreamlineProgram::find(daemon.clone()),
+        live: LiveFigures::new(daemon),
         token: token.map(Token::from_text),
         captures: Arc::clone(&captures),
     };

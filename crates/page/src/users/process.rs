@@ -5,7 +5,7 @@
 //! messages of the process, and never waits for the process.
 
 use super::own_process::{Settings, USER_PROCESS_FLAG};
-use super::starts::{STEADY_TIME_MIN, StartLimits};
+use super::start_limits::{STEADY_TIME_MIN, StartLimits};
 use std::fmt;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -46,7 +46,7 @@ pub struct UserProcess {
 
 #[derive(Debug, Default)]
 struct ProcessState {
-    running: Option<Running>,
+    running: Option<RunningProcess>,
     /// True if the token has been revoked, so that no process may be started.
     is_closed: bool,
     /// Number of the latest process of the account; 0 if none has been started.
@@ -54,7 +54,7 @@ struct ProcessState {
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningProcess {
     /// The host's end of the socket to the process. The thread that waits for the process has
     /// another handle to it.
     control: Arc<OwnedFd>,
@@ -97,7 +97,7 @@ impl UserProcess {
 
     /// Returns the user id and the group ids of the process.
     #[must_use]
-    pub const fn who(&self) -> &UserIds {
+    pub const fn user_ids(&self) -> &UserIds {
         &self.who
     }
 
@@ -154,8 +154,11 @@ impl UserProcess {
         Err(format!("the process of the page for {user} exits immediately"))
     }
 
-    fn restart_process(self: &Arc<Self>, state: &mut ProcessState) -> Result<Running, String> {
-        let pause = lock(&self.starts).pause(Instant::now());
+    fn restart_process(
+        self: &Arc<Self>,
+        state: &mut ProcessState,
+    ) -> Result<RunningProcess, String> {
+        let pause = lock(&self.starts).remaining_pause(Instant::now());
         match pause {
             Some((ends, pause)) => Err(format!(
                 "it has ended {ends} times soon after its start; try again in {} s",
@@ -190,7 +193,8 @@ impl UserProcess {
     /// have ended. `ended` is the number of ended connections that the process has reported.
     /// Returns true if the process was idle.
     fn forget_if_idle(&self, number: u64, ended: u64) -> bool {
-        let is_idle = |running: &mut Running| running.number == number && running.handed == ended;
+        let is_idle =
+            |running: &mut RunningProcess| running.number == number && running.handed == ended;
         lock(&self.state).running.take_if(is_idle).is_some()
     }
 
@@ -201,9 +205,9 @@ impl UserProcess {
 }
 
 /// Starts the process of a user, and a thread that waits until the process has exited.
-fn start(owner: &Arc<UserProcess>, state: &mut ProcessState) -> Result<Running, String> {
+fn start(owner: &Arc<UserProcess>, state: &mut ProcessState) -> Result<RunningProcess, String> {
     let failed = |error: &dyn fmt::Display| error.to_string();
-    let (control, far) = sys::descriptor::pair().map_err(|error| failed(&error))?;
+    let (control, far) = sys::descriptor::socket_pair().map_err(|error| failed(&error))?;
     let mut child = command(&owner.who, far)?.spawn().map_err(|error| failed(&error))?;
     let settings = serde_json::to_vec(&owner.settings).unwrap_or_default();
     let process = i32::try_from(child.id()).unwrap_or_default();
@@ -223,9 +227,10 @@ fn start(owner: &Arc<UserProcess>, state: &mut ProcessState) -> Result<Running, 
     let (owner, shared) = (Arc::clone(owner), Arc::clone(&control));
     let thread = std::thread::Builder::new().name("user process".to_owned());
     let begun = Instant::now();
-    let waits = thread.spawn(move || wait(&owner, (number, begun), shared, (child, &process)));
+    let waits =
+        thread.spawn(move || wait_for_exit(&owner, (number, begun), shared, (child, &process)));
     waits.map_err(|error| failed(&error))?;
-    Ok(Running { control, number, handed: 0 })
+    Ok(RunningProcess { control, number, handed: 0 })
 }
 
 /// Returns the command that starts a process with these credentials and `control` as standard
@@ -239,7 +244,7 @@ fn command(who: &UserIds, control: OwnedFd) -> Result<Command, String> {
         // Even root's process gets a new environment, because a service does not have the
         // environment of a login.
         set_environment(&mut command, who.uid);
-        sys::process::run_as(&mut command, who);
+        sys::process::set_command_user(&mut command, who);
     }
     if who.uid != uid {
         command.stderr(Stdio::null());
@@ -269,7 +274,7 @@ fn set_environment(command: &mut Command, uid: u32) {
 
 /// Waits until the process of a user has exited, and logs the reason. Ends the process when it
 /// reports that it is idle.
-fn wait(
+fn wait_for_exit(
     owner: &UserProcess,
     (number, begun): (u64, Instant),
     control: Arc<OwnedFd>,

@@ -2,7 +2,7 @@
 //! kernel identifies the user.
 
 use super::accounts::{Accounts, peer_ids};
-use crate::listener::{Admission, remove_stale};
+use crate::listener::{AllowedUsers, remove_stale_socket};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -23,7 +23,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of a call in bytes.
 const CALL_BYTES_MAX: usize = 4096;
 /// Maximum number of simultaneous connections of a user.
-const PER_USER_MAX: usize = 16;
+const CALLERS_PER_USER_MAX: usize = 16;
 /// Maximum number of simultaneous connections of all users together.
 const CALLERS_MAX: usize = 1024;
 /// Maximum length of the queue of pending connections (listen(2)).
@@ -40,11 +40,11 @@ pub struct PageSocket {
 impl PageSocket {
     /// Creates the socket of the page in a directory beside the daemon's directory `daemon`, or
     /// beside the machine-wide directory if `daemon` is `None`. Fails with a message for the user.
-    pub fn open(daemon: Option<&Path>, admission: Admission) -> Result<Self, String> {
+    pub fn open(daemon: Option<&Path>, admission: AllowedUsers) -> Result<Self, String> {
         let directory = page_socket_directory(daemon);
         let (mode, socket_mode) = match admission {
-            Admission::OwnUser => (0o700, 0o600),
-            Admission::AllUsers => (0o755, 0o666),
+            AllowedUsers::OwnUser => (0o700, 0o600),
+            AllowedUsers::AllUsers => (0o755, 0o666),
         };
         let failed = |error: io::Error| format!("cannot use {}: {error}", directory.display());
         match DirBuilder::new().mode(mode).create(&directory) {
@@ -64,7 +64,7 @@ impl PageSocket {
             ));
         }
         let path = directory.join(PAGE_SOCKET);
-        remove_stale(&path).map_err(failed)?;
+        remove_stale_socket(&path).map_err(failed)?;
         let form = (Framing::Packets, AcceptedContent::Bytes);
         let listener =
             local_socket::listen_in_directory(&held, PAGE_SOCKET, socket_mode, form, BACKLOG_MAX);
@@ -132,7 +132,7 @@ fn accept(listener: &OwnedFd, callers: &mut Vec<Caller>) -> sys::Result<()> {
     let Some(who) = peer_ids(&socket) else { return Ok(()) };
     let socket = ForeignDescriptor::new(socket, who.uid);
     let own = callers.iter().filter(|caller| caller.who.uid == who.uid).count();
-    if own < PER_USER_MAX && callers.len() < CALLERS_MAX {
+    if own < CALLERS_PER_USER_MAX && callers.len() < CALLERS_MAX {
         callers.push(Caller { socket, who, deadline: Instant::now() + CALL_TIMEOUT });
     }
     Ok(())
@@ -166,7 +166,7 @@ mod tests {
     fn descriptor_that_lingers_does_not_delay_the_socket() {
         const LINGER: Duration = Duration::from_secs(600);
         const CONNECTION_RESET: i32 = 104;
-        let (caller, here) = sys::descriptor::pair().unwrap();
+        let (caller, here) = sys::descriptor::socket_pair().unwrap();
         local_socket::set_timeouts(&caller, testkit::wait::WAIT_TIMEOUT).unwrap();
         let (slow, peer) = testkit::lingering_socket(LINGER);
         let call = br#"{"method":"io.streamline.page.Open"}"#;

@@ -10,20 +10,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use testkit::{streamline_program, wait_until};
 
 /// A daemon with a separate directory. Dropping this value stops the paths and the daemon.
-pub(crate) struct Machine {
+pub(crate) struct TestDaemon {
     folder: PathBuf,
     daemon: Child,
 }
 
-impl Machine {
+impl TestDaemon {
     pub(crate) fn new() -> Self {
-        Self::with(&[])
+        Self::start_with_arguments(&[])
     }
 
     /// Starts a daemon with further arguments.
-    pub(crate) fn with(arguments: &[&str]) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn start_with_arguments(arguments: &[&str]) -> Self {
+        static NEXT_FOLDER_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_FOLDER_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-page-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).unwrap();
@@ -79,7 +79,7 @@ impl Machine {
     }
 
     /// Starts a page that listens on an address, and waits for its URL.
-    pub(crate) fn page(&self, listen: &str) -> Page {
+    pub(crate) fn start_page(&self, listen: &str) -> Page {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamline-page"));
         self.set_environment(&mut command);
         let mut child = command.args(["--listen", listen]).stdout(Stdio::piped()).spawn().unwrap();
@@ -90,7 +90,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for TestDaemon {
     fn drop(&mut self) {
         let listed = self.run(&["ps", "--json"]);
         let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap_or_default();
@@ -123,7 +123,7 @@ impl Page {
     }
 
     /// Returns true if the page has a collector thread, which collects figures from the paths.
-    pub(crate) fn collects(&self) -> bool {
+    pub(crate) fn has_collector_thread(&self) -> bool {
         let tasks = Path::new("/proc").join(self.child.id().to_string()).join("task");
         let tasks = fs::read_dir(tasks).unwrap().flatten();
         let mut names = tasks.map(|task| fs::read_to_string(task.path().join("comm")));

@@ -44,7 +44,11 @@ impl Packet {
     /// Writes a cooked header for this link type in front of the packet. For a header of version 1,
     /// also restores a removed VLAN tag, as libpcap does. Returns `None` if the link type has no
     /// cooked header.
-    pub(crate) fn finish(&self, link: LinkType, buffer: &mut [u8]) -> Option<FinishedPacket> {
+    pub(crate) fn write_cooked_header(
+        &self,
+        link: LinkType,
+        buffer: &mut [u8],
+    ) -> Option<FinishedPacket> {
         let Self { mut header, mut offset, .. } = *self;
         if let (Some(tag), LinkType::LINUX_SLL) = (self.vlan, link) {
             let words = [tag.tci.to_be_bytes(), header.protocol.to_be_bytes()];

@@ -57,7 +57,7 @@ impl RemainderSocket {
     /// Makes the packets that have arrived since the last call available to [`Self::next_time`].
     /// Between two calls, an empty socket is read at most once; otherwise, each frame from a ring
     /// would cost a system call.
-    pub(super) const fn load(&mut self) {
+    pub(super) const fn allow_next_read(&mut self) {
         self.is_empty = false;
     }
 

@@ -5,13 +5,13 @@ use crate::settings::Settings;
 use streamline::capture::CaptureSettings;
 
 /// Link type of Ethernet frames (`DLT_EN10MB`).
-const ETHERNET: i32 = 1;
+const DLT_EN10MB: i32 = 1;
 /// Link type that libpcap also offers for interfaces with Ethernet frames (`DLT_DOCSIS`).
-const DOCSIS: i32 = 143;
+const DLT_DOCSIS: i32 = 143;
 /// Link type of packets with a cooked header of version 1 (`DLT_LINUX_SLL`).
-const COOKED_V1: i32 = 113;
+const DLT_LINUX_SLL: i32 = 113;
 /// Link type of packets with a cooked header of version 2 (`DLT_LINUX_SLL2`).
-const COOKED_V2: i32 = 276;
+const DLT_LINUX_SLL2: i32 = 276;
 
 /// The kind of a device.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +31,9 @@ impl CaptureDevice {
     /// first.
     pub(super) const fn datalinks(self) -> &'static [i32] {
         match self {
-            Self::Interface { is_loopback: true, .. } => &[ETHERNET],
-            Self::Interface { is_loopback: false, .. } => &[ETHERNET, DOCSIS],
-            Self::All => &[COOKED_V1, COOKED_V2],
+            Self::Interface { is_loopback: true, .. } => &[DLT_EN10MB],
+            Self::Interface { is_loopback: false, .. } => &[DLT_EN10MB, DLT_DOCSIS],
+            Self::All => &[DLT_LINUX_SLL, DLT_LINUX_SLL2],
         }
     }
 }

@@ -10,7 +10,7 @@ use ebpf::classic::LinkType;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use streamline::capture::{Capture, CapturedFrame, FRAME_MAX};
+use streamline::capture::{Capture, CapturedFrame, FRAME_BYTES_MAX};
 use wire::linux_cooked::packet_type::OUTGOING;
 
 /// Interval at which a blocked read checks that the interface still exists and is still captured,
@@ -74,7 +74,7 @@ impl LiveCapture {
                 self.wake.clear();
                 return status::BREAK;
             }
-            if reading.copy_next(self, filter.as_deref()) {
+            if reading.copy_next_match(self, filter.as_deref()) {
                 take(&reading.header, reading.packet().as_ptr());
                 done += 1;
                 if done == count || done == i32::MAX {
@@ -83,7 +83,7 @@ impl LiveCapture {
             } else if done > 0 {
                 return done;
             } else if !has_loaded || reading.has_packets() {
-                reading.load(self);
+                reading.load_arrived_packets(self);
                 has_loaded = true;
             } else {
                 if self.is_nonblocking() && !reading.has_messages() {
@@ -93,13 +93,13 @@ impl LiveCapture {
                     return 0;
                 }
                 self.store_counts(reading);
-                let is_ready = self.wait(reading, begun);
+                let is_ready = self.wait_for_frames(reading, begun);
                 if (!is_ready || reading.has_messages())
-                    && let Err(why) = reading.check(self)
+                    && let Err(why) = reading.check_capture(self)
                 {
                     return handle.set_error(&why);
                 }
-                reading.load(self);
+                reading.load_arrived_packets(self);
             }
         }
     }
@@ -118,7 +118,7 @@ impl LiveCapture {
     /// or [`CHECK_INTERVAL`]; the caller must then check the interface. Returns true if a
     /// descriptor is ready. Also returns true after a short wait during which frames could arrive
     /// without a notification.
-    fn wait(&self, reading: &CaptureReader, begun: Instant) -> bool {
+    fn wait_for_frames(&self, reading: &CaptureReader, begun: Instant) -> bool {
         let silence = reading.capture.unnotified_time_left();
         let mut limit = if silence.is_zero() { CHECK_INTERVAL } else { silence };
         if let Some(timeout) = self.timeout {
@@ -133,7 +133,7 @@ impl LiveCapture {
 impl CaptureReader {
     /// Creates the reader of a capture. `all` is `None` if the capture is of a single interface.
     pub(super) fn new(capture: Capture, all: Option<AllInterfaces>) -> Self {
-        let bytes = vec![0; FRAME_OFFSET + FRAME_MAX].into_boxed_slice();
+        let bytes = vec![0; FRAME_OFFSET + FRAME_BYTES_MAX].into_boxed_slice();
         let (header, buffer) = (PacketHeader::default(), FilterBuffer::default());
         Self { capture, all_interfaces: all, bytes, offset: 0, header, buffer }
     }
@@ -169,22 +169,22 @@ impl CaptureReader {
         self.all_interfaces.as_mut().map_or(0, AllInterfaces::count_drops)
     }
 
-    /// Makes the packets that have arrived visible to [`Self::copy_next`].
-    fn load(&mut self, live: &LiveCapture) {
+    /// Makes the packets that have arrived visible to [`Self::copy_next_match`].
+    fn load_arrived_packets(&mut self, live: &LiveCapture) {
         if let Some(all) = &mut self.all_interfaces {
-            all.load();
+            all.load_arrived_packets();
             if all.update_interfaces(&mut self.capture) {
                 live.select_new_doorbells(&self.capture);
             }
         }
-        self.capture.load();
+        self.capture.load_arrived_frames();
     }
 
     /// Checks that the capture continues. If the daemon has ended the capture, continues it with
     /// kernel programs of this process, if possible, and reports the interruption. Fails with the
     /// reason if no interface can be captured any longer.
-    fn check(&mut self, live: &LiveCapture) -> Result<(), String> {
-        let Err(failure) = self.capture.check() else { return Ok(()) };
+    fn check_capture(&mut self, live: &LiveCapture) -> Result<(), String> {
+        let Err(failure) = self.capture.check_for_failure() else { return Ok(()) };
         let is_continued = match &mut self.all_interfaces {
             Some(all) => all.update(&mut self.capture)?,
             None => {
@@ -203,7 +203,7 @@ impl CaptureReader {
 
     /// Copies the next packet that matches the filter and the direction. Returns false if no packet
     /// is available.
-    fn copy_next(&mut self, live: &LiveCapture, filter: Option<&Filter>) -> bool {
+    fn copy_next_match(&mut self, live: &LiveCapture, filter: Option<&Filter>) -> bool {
         match self.all_interfaces.is_some() {
             true => self.copy_next_packet(live, filter),
             false => self.copy_next_frame(live, filter),
@@ -214,7 +214,7 @@ impl CaptureReader {
     /// Returns false if there is none.
     fn copy_next_frame(&mut self, live: &LiveCapture, filter: Option<&Filter>) -> bool {
         let snapshot = live.snapshot;
-        let look = filter.map_or(snapshot, |filter| filter.examined_bytes).min(FRAME_MAX);
+        let look = filter.map_or(snapshot, |filter| filter.examined_bytes).min(FRAME_BYTES_MAX);
         let buffer = &mut self.buffer;
         let decide = |frame: &CapturedFrame, bytes: &[u8]| {
             let kept = filter.map_or(snapshot, |filter| filter.run(frame, bytes, buffer));
@@ -236,18 +236,20 @@ impl CaptureReader {
             let Some(all) = &mut self.all_interfaces else { return false };
             let in_socket = all.next_time();
             let until_ns = in_socket.unwrap_or(u64::MAX);
-            let found = self.packet_from_ring(live, (filter, until_ns)).or_else(|| {
+            let found = self.copy_packet_from_ring(live, (filter, until_ns)).or_else(|| {
                 // Later packets must be merged with frames that may be in the rings by now.
                 let is_visible =
                     in_socket.is_some_and(|time| time <= self.capture.last_load_time());
-                is_visible.then(|| self.packet_from_socket())?
+                is_visible.then(|| self.take_packet_from_socket())?
             });
             let Some(packet) = found else { return false };
             if packet.is_from_socket && !self.is_wanted(live, filter, &packet) {
                 continue;
             }
             let link = LinkType(live.datalink().cast_unsigned());
-            let Some(finished) = packet.finish(link, &mut self.bytes) else { continue };
+            let Some(finished) = packet.write_cooked_header(link, &mut self.bytes) else {
+                continue;
+            };
             self.offset = finished.offset;
             let captured = finished.captured.min(live.snapshot);
             self.finish_packet(live, packet.time_ns, (captured, finished.length));
@@ -258,7 +260,7 @@ impl CaptureReader {
 
     /// Copies the next matching packet in the rings. Returns `None` if there is none with a time of
     /// at most `until_ns`.
-    fn packet_from_ring(
+    fn copy_packet_from_ring(
         &mut self,
         live: &LiveCapture,
         (filter, until_ns): (Option<&Filter>, u64),
@@ -267,17 +269,18 @@ impl CaptureReader {
         let snapshot = live.snapshot;
         let look = filter.map_or(snapshot, |filter| filter.examined_bytes) + ETHERNET_HEADER_MAX;
         let decide = |frame: &CapturedFrame, bytes: &[u8]| {
-            let (header, at) = all.header(frame, bytes)?;
+            let (header, at) = all.cooked_header(frame, bytes)?;
             let payload = (bytes.get(at..)?, payload_length(frame, at));
-            let kept = filter.map_or(snapshot, |filter| buffer.run(filter, &header, payload));
+            let kept = filter
+                .map_or(snapshot, |filter| buffer.run_on_cooked_packet(filter, &header, payload));
             let is_wanted = live.wants_direction(frame.is_sent) && kept > 0;
             is_wanted.then(|| frame.captured.min(snapshot + ETHERNET_HEADER_MAX))
         };
         let to = self.bytes.get_mut(FRAME_OFFSET..)?;
         let (frame, copied) =
-            self.capture.next_frame_until(until_ns, to, look.min(FRAME_MAX), decide)?;
+            self.capture.next_frame_until(until_ns, to, look.min(FRAME_BYTES_MAX), decide)?;
         let bytes = to.get(..copied)?;
-        let (header, at) = all.header(&frame, bytes)?;
+        let (header, at) = all.cooked_header(&frame, bytes)?;
         Some(Packet {
             header,
             vlan: outermost_tag(bytes),
@@ -291,7 +294,7 @@ impl CaptureReader {
 
     /// Removes and returns the packet that was last received from the packet socket; `None` if
     /// there is none.
-    fn packet_from_socket(&mut self) -> Option<Packet> {
+    fn take_packet_from_socket(&mut self) -> Option<Packet> {
         self.all_interfaces.as_mut()?.take_packet(&mut self.bytes)
     }
 
@@ -299,7 +302,8 @@ impl CaptureReader {
     fn is_wanted(&mut self, live: &LiveCapture, filter: Option<&Filter>, packet: &Packet) -> bool {
         let bytes = self.bytes.get(packet.offset..).unwrap_or_default();
         let payload = (bytes.get(..packet.captured).unwrap_or_default(), packet.length);
-        let kept = filter.map_or(1, |filter| self.buffer.run(filter, &packet.header, payload));
+        let kept = filter
+            .map_or(1, |filter| self.buffer.run_on_cooked_packet(filter, &packet.header, payload));
         kept > 0 && live.wants_direction(packet.header.kind == OUTGOING)
     }
 

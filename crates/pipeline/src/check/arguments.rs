@@ -4,7 +4,7 @@ use filter::{Arguments, COMMON_PARAMETERS, Description, Mistake, Parameter, Para
 
 use crate::language::label::truncate_word;
 use crate::language::tree::{Argument, FilterTerm, Text};
-use crate::language::{Diagnostic, Span, nearest};
+use crate::language::{Diagnostic, Span, find_nearest_word};
 use crate::registry::Registry;
 
 /// The texts of a filter's arguments as written in the request, which give later error messages
@@ -119,7 +119,7 @@ impl<'a> ArgumentReader<'a> {
                     truncate_word(&key.text)
                 );
                 let names = || self.entry.all_parameters().map(|known| known.name);
-                let hint = match nearest(&key.text, names()) {
+                let hint = match find_nearest_word(&key.text, names()) {
                     Some(meant) => format!("did you mean `{meant}`?"),
                     None => format_usage(self.entry),
                 };

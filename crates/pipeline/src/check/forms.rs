@@ -89,7 +89,7 @@ impl FormSet {
         let inside = Self::from_predicate(|form| forms.contains(form));
         match forms.are_inside_frames() {
             true => inside,
-            false => inside.union(inside.without_frames()),
+            false => inside.union(inside.marked_frameless()),
         }
     }
 
@@ -98,14 +98,14 @@ impl FormSet {
     }
 
     /// Returns these forms, with all streams and messages marked as not contained in a frame.
-    fn without_frames(self) -> Self {
+    fn marked_frameless(self) -> Self {
         let either = Self::from_predicate(|form| matches!(form, Form::Stream | Form::Message));
         let all = self.0 | self.0 >> Self::FRAMELESS_SHIFT;
         Self(all & 0xff & !either.0 | (all & either.0) << Self::FRAMELESS_SHIFT)
     }
 
     /// Returns the set without streams and messages that are not contained in a frame.
-    fn inside_frames(self) -> Self {
+    fn without_frameless_forms(self) -> Self {
         Self(self.0 & 0xff)
     }
 
@@ -177,7 +177,7 @@ impl FormInference<'_> {
     ) -> Option<FormSet> {
         let (entry, set) = (draft.nodes[id.0].entry?, input_forms?);
         let takes = FormSet::from_forms(entry.input_forms);
-        let rejected = FormSet(set.0 & !takes.0).inside_frames().to_forms();
+        let rejected = FormSet(set.0 & !takes.0).without_frameless_forms().to_forms();
         let reads = self.used[id.0].as_ref().is_some_and(|used| used.effect().kind.is_read_only());
         let Some(first) = rejected.first().filter(|_| reads) else { return input_forms };
         let Some(name) = self.shortest_chain(*first, takes) else { return input_forms };
@@ -283,7 +283,7 @@ impl FormInference<'_> {
                     let made_set = FormSet::from_predicate(|form| form == made);
                     let ends = matches!(filter.kind, FilterKind::Source | FilterKind::Sink);
                     if ends
-                        || self.registry.endpoint(filter).is_program
+                        || self.registry.endpoint_facts(filter).is_program
                         || reached_forms.0 & made_set.0 != 0
                     {
                         continue;
@@ -309,12 +309,12 @@ fn filter_output_forms(used: &FilterUse, input_forms: Option<FormSet>) -> Option
     match effect.output_form {
         OutputForm::Form(form) => {
             let inside = FormSet::from_predicate(|given| given == form);
-            let outside = inside.without_frames();
+            let outside = inside.marked_frameless();
             let only = |set: FormSet, wanted: bool| if wanted { set } else { FormSet::EMPTY };
             Some(match (effect.kind, input_forms) {
                 (FilterKind::Source, _) if used.description.frames_hint.is_some() => outside,
                 (FilterKind::Source, _) | (_, None) => inside,
-                (_, Some(input)) => only(inside, input.inside_frames() != FormSet::EMPTY)
+                (_, Some(input)) => only(inside, input.without_frameless_forms() != FormSet::EMPTY)
                     .union(only(outside, input.has_frameless_forms())),
             })
         }

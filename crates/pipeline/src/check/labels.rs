@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use super::lower::{Draft, DraftEdge, DraftStep};
-use super::upstream::{Classifiers, Upstream};
+use super::upstream::{ClassifierSearch, Classifiers};
 use crate::classes::ClassSet;
 use crate::graph::{BooleanExpression, NodeId, SectionOperand};
 use crate::language::label::truncate_word;
@@ -34,7 +34,7 @@ pub(super) struct ResolvedLabels {
 
 pub(super) fn resolve_labels(draft: &mut Draft<'_>, registry: &dyn Registry) -> ResolvedLabels {
     let mut reader = LabelResolver {
-        upstream: Upstream::new(draft),
+        upstream: ClassifierSearch::new(draft),
         registry,
         mistakes: Vec::new(),
         classifiers: vec![Vec::new(); draft.nodes.len()],
@@ -49,7 +49,7 @@ pub(super) fn resolve_labels(draft: &mut Draft<'_>, registry: &dyn Registry) -> 
 }
 
 struct LabelResolver<'d, 't> {
-    upstream: Upstream<'d, 't>,
+    upstream: ClassifierSearch<'d, 't>,
     registry: &'d dyn Registry,
     mistakes: Vec<Diagnostic>,
     classifiers: Vec<Vec<NodeId>>,

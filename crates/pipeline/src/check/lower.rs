@@ -304,14 +304,14 @@ impl<'t> Draft<'t> {
         entries: &[SubgraphInput<'t>],
     ) {
         for entry in entries {
-            let Some(order) = self.join_order(exit, pipe, entry) else { return };
+            let Some(order) = self.connect_to_entry(exit, pipe, entry) else { return };
             if matches!(order, BlockOrder::Split { .. }) {
                 self.joins.push(Join { node: entry.node, order });
             }
         }
     }
 
-    fn join_order(
+    fn connect_to_entry(
         &mut self,
         exit: &SubgraphOutput,
         pipe: DraftPipe<'t>,
@@ -320,7 +320,8 @@ impl<'t> Draft<'t> {
         match exit {
             SubgraphOutput::Node(from) => self.add_edge(*from, pipe, entry).map(BlockOrder::Edge),
             SubgraphOutput::Split { forks, branches } => {
-                let branches = branches.iter().map(|branch| self.join_order(branch, pipe, entry));
+                let branches =
+                    branches.iter().map(|branch| self.connect_to_entry(branch, pipe, entry));
                 let branches = branches.collect::<Option<Vec<BlockOrder>>>()?;
                 Some(BlockOrder::Split { forks: forks.clone(), branches })
             }

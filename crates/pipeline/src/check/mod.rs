@@ -8,11 +8,11 @@
 
 mod arguments;
 mod forms;
+mod input_warnings;
 mod labels;
 mod links;
 mod literature_names;
 mod lower;
-mod needs;
 mod options;
 mod send_loops;
 mod shape;
@@ -34,14 +34,14 @@ use crate::workers;
 pub(crate) use arguments::parse_arguments;
 pub use labels::resolve_output_label;
 pub(crate) use lower::REPEATED_ARC_MESSAGE;
-pub use options::OPTIONS;
+pub use options::REQUEST_OPTIONS;
 
 /// Checks a request against a registry.
 ///
 /// The graph may be planned only if no diagnostic is an error. The request may contain missing
 /// terms, which the parser has already reported.
 pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
-    let request = &*splits::number_splits(request);
+    let request = &*splits::number_splitter_branches(request);
     let mut draft = lower::lower_request(request, registry);
     if draft.too_many_arcs {
         return (Graph::default(), sort_and_join_diagnostics(draft.mistakes));
@@ -85,9 +85,9 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     draft.mistakes.extend(send_loops::find_send_loops(&graph));
     draft.mistakes.extend(standard_streams::find_mixed_output(&graph));
     draft.mistakes.extend(standard_streams::find_shared_input(&graph));
-    draft.mistakes.extend(needs::warn_of_missing_input(&graph));
-    draft.mistakes.extend(needs::warn_of_unrequested_classes(&graph));
-    draft.mistakes.extend(needs::warn_of_one_sided_sources(&graph, registry));
+    draft.mistakes.extend(input_warnings::warn_of_missing_input(&graph));
+    draft.mistakes.extend(input_warnings::warn_of_unrequested_classes(&graph));
+    draft.mistakes.extend(input_warnings::warn_of_one_sided_sources(&graph, registry));
     draft.mistakes.extend(workers::worker_mistakes(&graph));
     draft.mistakes.extend(options::check_node_options(request, &graph));
     (graph, sort_and_join_diagnostics(draft.mistakes))

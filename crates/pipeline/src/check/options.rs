@@ -4,14 +4,14 @@ use filter::{Arguments, Parameter, ParameterType, Value};
 
 use crate::graph::Graph;
 use crate::language::label::truncate_word;
-use crate::language::{Diagnostic, Request, nearest};
+use crate::language::{Diagnostic, Request, find_nearest_word};
 use crate::plan::{REPLICAS_MAX, is_valid_parallel_value, ring_size, signal};
 use crate::prefix::terms;
-use crate::share::Share;
+use crate::share::RingSharing;
 use crate::workers::{self, WORKERS_MAX};
 
 /// All options of a request, in the order of the help text.
-pub const OPTIONS: &[Parameter] = &[
+pub const REQUEST_OPTIONS: &[Parameter] = &[
     Parameter::optional(
         "latency",
         ParameterType::Duration,
@@ -96,7 +96,7 @@ const PREFIX_HELP: &str = "where the start of the request runs, from a live sour
 pub(super) fn parse_options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {
     let mut given = Arguments::default();
     for option in &request.options {
-        let Some(known) = OPTIONS.iter().find(|known| known.name == option.key.text) else {
+        let Some(known) = REQUEST_OPTIONS.iter().find(|known| known.name == option.key.text) else {
             mistakes.push(unknown_option_error(&option.key.text, option.span));
             continue;
         };
@@ -136,7 +136,7 @@ fn parse_value(option: &Parameter, text: &str) -> Result<Value, String> {
             truncate_word(text)
         ));
     }
-    if option.name == "share" && Share::parse(text).is_none() {
+    if option.name == "share" && RingSharing::parse(text).is_none() {
         return Err(format!(
             "`{}` is not user, world, or group:NAME with the name or the number of a group",
             truncate_word(text)
@@ -158,7 +158,9 @@ pub(super) fn check_node_options(request: &Request, graph: &Graph) -> Vec<Diagno
             signal::SIGNAL_OPTION => {
                 (signal::check_option(&text.to_string_lossy(), graph), SIGNAL_HELP)
             }
-            ring_size::RING_OPTION => (ring_size::check(&text.to_string_lossy(), graph), RING_HELP),
+            ring_size::RING_OPTION => {
+                (ring_size::check_ring_option(&text.to_string_lossy(), graph), RING_HELP)
+            }
             _ => return None,
         };
         let what = format!("`--{}`: {}", option.key.text, checked.err()?);
@@ -168,8 +170,8 @@ pub(super) fn check_node_options(request: &Request, graph: &Graph) -> Vec<Diagno
 }
 
 fn unknown_option_error(name: &str, span: crate::language::Span) -> Diagnostic {
-    let names: Vec<&str> = OPTIONS.iter().map(|known| known.name).collect();
-    let hint = match (name, nearest(name, names.iter().copied())) {
+    let names: Vec<&str> = REQUEST_OPTIONS.iter().map(|known| known.name).collect();
+    let hint = match (name, find_nearest_word(name, names.iter().copied())) {
         ("name", _) => "a mark follows its filter: `rx --name=X`".to_owned(),
         (_, Some(meant)) => format!("did you mean `--{meant}`?"),
         (_, None) => format!("there are `--{}`", names.join("`, `--")),

@@ -9,7 +9,7 @@ use crate::graph::{FilterUse, NodeId};
 use crate::language::label::truncate_word;
 use crate::language::limits::PROGRAMS_MAX;
 use crate::language::tree::FilterTerm;
-use crate::language::{Diagnostic, Span, nearest};
+use crate::language::{Diagnostic, Span, find_nearest_word};
 use crate::prefix::{shared_source, terms};
 use crate::registry::Registry;
 
@@ -123,11 +123,12 @@ fn look_up_name(
 fn unknown_filter_error(name: &str, place: Span, registry: &dyn Registry) -> Diagnostic {
     let names = registry.names();
     let all = format!("`streamline filters` lists all {}", names.len());
-    let hint = match (literature_names::literature_hint(name, registry), nearest(name, names)) {
-        (Some(hint), _) => hint.to_owned(),
-        (None, Some(meant)) => format!("did you mean `{meant}`?  ({all})"),
-        (None, None) => all,
-    };
+    let hint =
+        match (literature_names::literature_hint(name, registry), find_nearest_word(name, names)) {
+            (Some(hint), _) => hint.to_owned(),
+            (None, Some(meant)) => format!("did you mean `{meant}`?  ({all})"),
+            (None, None) => all,
+        };
     Diagnostic::error(place, format!("no filter is called `{}`", truncate_word(name))).hint(hint)
 }
 
@@ -234,7 +235,7 @@ fn check_sink_outputs(draft: &mut Draft<'_>) {
 /// 17).
 fn check_programs(draft: &mut Draft<'_>, registry: &dyn Registry) {
     let is_program = |node: &usize| {
-        draft.nodes[*node].entry.is_some_and(|entry| registry.endpoint(entry).is_program)
+        draft.nodes[*node].entry.is_some_and(|entry| registry.endpoint_facts(entry).is_program)
     };
     let programs: Vec<usize> = (0..draft.nodes.len()).filter(is_program).collect();
     if let Some(beyond) = programs.get(PROGRAMS_MAX) {

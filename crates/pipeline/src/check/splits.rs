@@ -14,10 +14,10 @@ use crate::language::tree::{Pipeline, Request, Stage, Term, Text, Value};
 const SPLITTER: &str = "split_rr";
 
 /// Returns the request with numbered branches after each `split_rr`.
-pub(super) fn number_splits(request: &Request) -> Cow<'_, Request> {
+pub(super) fn number_splitter_branches(request: &Request) -> Cow<'_, Request> {
     let mut changed = Cow::Borrowed(request);
     if request.pipelines.iter().any(has_splitter) {
-        changed.to_mut().pipelines.iter_mut().for_each(number_term);
+        changed.to_mut().pipelines.iter_mut().for_each(number_branches_in_term);
     }
     changed
 }
@@ -34,18 +34,18 @@ fn has_splitter(term: &Term) -> bool {
     }
 }
 
-fn number_term(of: &mut Term) {
+fn number_branches_in_term(of: &mut Term) {
     match of {
         Term::Hole(_) | Term::Filter(_) => {}
-        Term::Not(not) => number_term(&mut not.term),
+        Term::Not(not) => number_branches_in_term(&mut not.term),
         Term::Group(group) => {
-            group.branches.iter_mut().for_each(|branch| number_term(&mut branch.term))
+            group.branches.iter_mut().for_each(|branch| number_branches_in_term(&mut branch.term))
         }
         Term::Pipeline(Pipeline { first, rest, .. }) => {
-            number_term(first);
+            number_branches_in_term(first);
             let mut before: &mut Term = first;
             for Stage { arc, term: next } in rest {
-                number_term(next);
+                number_branches_in_term(next);
                 if arc.label.is_none() {
                     number_branches(before, next);
                 }

@@ -31,7 +31,7 @@ impl SourceNumbers {
         request.pipelines.iter().for_each(|term| collect_branch_heads(term, false, &mut nodes));
         for node in nodes {
             let Some(entry) = registry.find_source(&node.name.text) else { continue };
-            if registry.endpoint(entry).observed_source.is_none() {
+            if registry.endpoint_facts(entry).observed_source.is_none() {
                 continue;
             }
             let none = Arguments::default();

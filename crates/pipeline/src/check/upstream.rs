@@ -3,8 +3,8 @@
 //!
 //! A filter whose classes are `Same` preserves a block's class, and so does `!a`, so the search
 //! continues upstream of them. A source that it reaches is one of the classifiers, because blocks
-//! then arrive with the class of the source, even if the source classifies nothing. An error upstream makes the result incomplete; errors that depend on
-//! it are then not reported.
+//! then arrive with the class of the source, even if the source classifies nothing. An error
+//! upstream makes the result incomplete; errors that depend on it are then not reported.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -40,13 +40,13 @@ impl Classifiers {
 
 /// A search for the filters that determine the classes of blocks. The search stores its result for
 /// each node of a request.
-pub(super) struct Upstream<'d, 't> {
+pub(super) struct ClassifierSearch<'d, 't> {
     pub(super) draft: &'d Draft<'t>,
     inputs: Vec<Vec<NodeId>>,
     cache: HashMap<NodeId, Rc<Classifiers>>,
 }
 
-impl<'d, 't> Upstream<'d, 't> {
+impl<'d, 't> ClassifierSearch<'d, 't> {
     pub(super) fn new(draft: &'d Draft<'t>) -> Self {
         let mut inputs = vec![Vec::new(); draft.nodes.len()];
         for edge in &draft.edges {

@@ -9,7 +9,7 @@ use crate::graph::FilterUse;
 use crate::language::label::truncate_word;
 use crate::language::tree::{Argument, FilterTerm, Name};
 use crate::language::write_quoted;
-use crate::language::{Diagnostic, nearest};
+use crate::language::{Diagnostic, find_nearest_word};
 use crate::registry::Registry;
 use filter::{Arguments, Value};
 
@@ -24,7 +24,7 @@ pub(super) fn resolve_uses(
     let mut used = Vec::with_capacity(draft.nodes.len());
     let mut texts = Vec::with_capacity(draft.nodes.len());
     let none = Arguments::default().with_compiler(registry.compiler());
-    let none = none.with_key_reader(registry.keys()).with_name_resolver(registry.resolver());
+    let none = none.with_key_reader(registry.key_reader()).with_name_resolver(registry.resolver());
     for node in &draft.nodes {
         let DraftStep::Filter(uses) = &node.step else {
             used.push(None);
@@ -41,7 +41,7 @@ pub(super) fn resolve_uses(
                 parse_arguments(given, description, &none, registry, &mut mistakes);
             let used = FilterUse {
                 description,
-                endpoint: registry.endpoint(description),
+                endpoint: registry.endpoint_facts(description),
                 arguments,
                 pin: uses.iter().find_map(|node| name_text(node.pin.as_ref())),
                 pin_reason: None,
@@ -54,7 +54,7 @@ pub(super) fn resolve_uses(
         used.push(one);
         texts.push(read);
     }
-    draft.insertions = validate(draft, &mut used, &texts, registry, &mut mistakes);
+    draft.insertions = validate_arguments(draft, &mut used, &texts, registry, &mut mistakes);
     draft.mistakes.append(&mut mistakes);
     used
 }
@@ -62,7 +62,7 @@ pub(super) fn resolve_uses(
 /// Validates the arguments of each filter in combination, if each of them is valid alone. The
 /// filters may also obtain unset parameters from the machine. Returns the values of these
 /// parameters, with the byte offsets at which to insert them into the text of the request.
-fn validate(
+fn validate_arguments(
     draft: &Draft<'_>,
     used: &mut [Option<FilterUse>],
     texts: &[Option<ArgumentTexts<'_>>],
@@ -87,9 +87,9 @@ fn validate(
             insertions.push((read.end_offset(), text));
             used.arguments.set(parameter, Value::Text(value));
         }
-        if let Some(refusal) = registry.refusal(entry, &used.arguments) {
+        if let Some(refusal) = registry.argument_refusal(entry, &used.arguments) {
             mistakes.push(read.argument_diagnostic(refusal, Diagnostic::error));
-        } else if let Some(warning) = registry.warning(entry, &used.arguments) {
+        } else if let Some(warning) = registry.argument_warning(entry, &used.arguments) {
             mistakes.push(read.argument_diagnostic(warning, Diagnostic::warning));
         }
     }
@@ -165,7 +165,7 @@ fn check_pin(node: &FilterTerm, registry: &dyn Registry, mistakes: &mut Vec<Diag
     let listed: Vec<String> =
         spaces.iter().map(|space| format!("`{}`", space.replace('*', "0"))).collect();
     let named = spaces.iter().filter(|space| !space.ends_with('*')).copied();
-    let hint = match nearest(&pin.text, named) {
+    let hint = match find_nearest_word(&pin.text, named) {
         Some(meant) => format!("did you mean `@{meant}`?"),
         None => format!("there are {}", listed.join(", ")),
     };

@@ -5,17 +5,17 @@
 //! term that denotes the node; a node with a mark can have several uses.
 
 use super::GraphAndDiagnostics;
-use super::attach::{PLACEHOLDER_SINK, attach, parse_label, placeholder};
+use super::attach::{PLACEHOLDER_SINK, attach_branch, parse_label, placeholder};
 use super::classes::{cut_class, move_class, remove_class};
 use super::cut::{
-    cut, filter_path, incoming_label, isolate_filter, parents, remove_single_branches,
+    cut_subtree, filter_path, incoming_label, isolate_filter, parents, remove_single_branches,
 };
 use super::cut::{term_at, term_at_mut};
 use super::find::find_filter;
 use super::kinds::{Edit, EditResult, InvalidEdit, NodeOutput, Subtree};
-use super::marks::{self, MarkGenerator, uses};
+use super::marks::{self, MarkGenerator, filter_term_spans};
 use super::origins::{Origins, print_with_origins};
-use super::remove::{node_at, put_back, remove};
+use super::remove::{node_at, reattach_tail, remove};
 use super::tree::{INSERTED_SPAN, filters, parse_filter, parse_tree};
 use crate::check::REPEATED_ARC_MESSAGE;
 use crate::graph::{Edge, Graph, NodeId, reachable};
@@ -29,7 +29,7 @@ use std::borrow::Cow;
 /// Applies an edit of arcs to `request`, which was parsed from `text`. `read` is the graph of
 /// `text`, if the caller has it. Also returns the graph and the diagnostics of the new text, or
 /// `None` if the new text has not been read in its final version.
-pub(super) fn apply(
+pub(super) fn apply_arc_edit(
     edit: &Edit,
     (text, read): (&str, Option<&Graph>),
     mut request: Request,
@@ -42,7 +42,7 @@ pub(super) fn apply(
         Edit::Add { filter, below: Some(below) } => {
             let branch = branch_for(below, parse_filter(filter)?)?;
             let at = find_filter(&request, &below.node)?;
-            attach(&mut request, at, branch)?;
+            attach_branch(&mut request, at, branch)?;
         }
         Edit::RemoveBelow { node, all } => match NodeOutput::parse(node) {
             output @ NodeOutput { class: Some(_), .. } => {
@@ -68,16 +68,16 @@ pub(super) fn apply(
             let parent = find_filter(&request, &below.node)?;
             let reference = new_reference(&mut request, at, node)?;
             let branch = branch_for(below, Term::Filter(reference))?;
-            attach(&mut request, parent, branch)?;
+            attach_branch(&mut request, parent, branch)?;
         }
-        Edit::Sever { node, from } => sever(&mut request, node, from)?,
+        Edit::Sever { node, from } => sever_arcs(&mut request, node, from)?,
         _ => return Err(InvalidEdit("it is not an edit of arcs".to_owned())),
     }
     if request.pipelines.is_empty() {
         return Err(InvalidEdit("nothing of the request would be left".to_owned()));
     }
     request.pipelines.iter_mut().for_each(remove_single_branches);
-    let filters = origins.of(&request);
+    let filters = origins.find_origins(&request);
     marks::remove_needless_marks(&mut request, &old_marks);
     let edited = print_with_origins(&request, &filters)?;
     let (after, mistakes) = read_request(&edited.text, registry);
@@ -146,15 +146,15 @@ fn new_reference(request: &mut Request, at: Span, node: &str) -> Result<FilterTe
     let mut fresh = MarkGenerator::new(request);
     let path = filter_path(request, at);
     match path.and_then(|path| term_at_mut(request, &path)) {
-        Some(Term::Filter(found)) => Ok(fresh.new_use(found)),
+        Some(Term::Filter(found)) => Ok(fresh.create_reference(found)),
         _ => Err(InvalidEdit(format!("the request has no `{node}`"))),
     }
 }
 
 /// Returns the spans of a node's filter terms that have an incoming arc. `at` is the node's span.
-fn uses_with_parents(request: &Request, at: Span) -> Vec<Span> {
+fn filter_terms_with_parent(request: &Request, at: Span) -> Vec<Span> {
     let leads = |span: &Span| filter_path(request, *span).is_some_and(|p| has_parent(request, &p));
-    uses(request, at).into_iter().filter(leads).collect()
+    filter_term_spans(request, at).into_iter().filter(leads).collect()
 }
 
 fn has_parent(request: &Request, path: &[usize]) -> bool {
@@ -186,7 +186,7 @@ fn reattach(
     let at = find_filter(request, node)?;
     let parent = find_filter(request, &below.node)?;
     let label = below.class.as_deref().map(parse_label).transpose()?;
-    let Some(first) = uses_with_parents(request, at).first().copied() else {
+    let Some(first) = filter_terms_with_parent(request, at).first().copied() else {
         return Err(InvalidEdit(format!("`{node}` is a source: it is below nothing")));
     };
     refuse_cycle((node, at), (&below.node, parent), graph)?;
@@ -197,8 +197,8 @@ fn reattach(
             isolate_arc(request, at, from)?.ok_or_else(missing)?
         }
     };
-    let subtree = cut(request, arc)?;
-    attach(request, parent, Branch { label, ..subtree })
+    let subtree = cut_subtree(request, arc)?;
+    attach_branch(request, parent, Branch { label, ..subtree })
 }
 
 /// Rewrites the request so that one of a node's filter terms has the node's first parent as its
@@ -217,7 +217,7 @@ fn isolate_first_parent(
         [Some(parent), ..] => {
             let parent = *parent;
             isolate_filter(request, parent)?;
-            Ok(use_after_parent(request, at, (parent, None)).unwrap_or(first))
+            Ok(find_term_after_parent(request, at, (parent, None)).unwrap_or(first))
         }
         [None, ..] => {
             let why = "is below an expression and below others: write the whole new request";
@@ -235,10 +235,10 @@ fn isolate_arc(
 ) -> Result<Option<Span>, InvalidEdit> {
     let parent = find_filter(request, &from.node)?;
     let label = from.class.as_deref().map(parse_label).transpose()?.map(|label| label.to_string());
-    for parent_at in uses(request, parent) {
-        if use_after_parent(request, at, (parent_at, label.as_deref())).is_some() {
+    for parent_at in filter_term_spans(request, parent) {
+        if find_term_after_parent(request, at, (parent_at, label.as_deref())).is_some() {
             isolate_filter(request, parent_at)?;
-            return Ok(use_after_parent(request, at, (parent_at, label.as_deref())));
+            return Ok(find_term_after_parent(request, at, (parent_at, label.as_deref())));
         }
     }
     Ok(None)
@@ -264,12 +264,12 @@ pub(super) fn refuse_cycle(
 /// Returns the span of the filter term of a node that directly follows a given parent. `at` is the
 /// span of the node, and `parent_at` the span of the parent's term. If a label is given, the arc
 /// between the two must have this label. Returns `None` if there is no such term.
-pub(super) fn use_after_parent(
+pub(super) fn find_term_after_parent(
     request: &Request,
     at: Span,
     (parent_at, label): (Span, Option<&str>),
 ) -> Option<Span> {
-    uses(request, at).into_iter().find(|span| {
+    filter_term_spans(request, at).into_iter().find(|span| {
         let path = filter_path(request, *span).unwrap_or_default();
         parents(request, &path).iter().flatten().any(|parent| parent.span == parent_at)
             && label.is_none_or(|label| incoming_label(request, &path).as_deref() == Some(label))
@@ -278,18 +278,18 @@ pub(super) fn use_after_parent(
 
 /// Disconnects a node from one of its parents, over the arcs with a given label or over all arcs.
 /// Fails if there is no such arc, or if the node would have no parent left.
-fn sever(request: &mut Request, node: &str, from: &NodeOutput) -> Result<(), InvalidEdit> {
+fn sever_arcs(request: &mut Request, node: &str, from: &NodeOutput) -> Result<(), InvalidEdit> {
     let mut at = find_filter(request, node)?;
     let mut severed = false;
     while let Some(arc) = isolate_arc(request, at, from)? {
-        let others = uses(request, at).into_iter().find(|other| *other != arc);
+        let others = filter_term_spans(request, at).into_iter().find(|other| *other != arc);
         // Without another parent, the node would have no input.
-        if uses_with_parents(request, at).len() < 2 {
+        if filter_terms_with_parent(request, at).len() < 2 {
             let why = "remove it, or move it below another node";
             return Err(InvalidEdit(format!("`{from}` is the only parent of `{node}`: {why}")));
         }
-        let tail = cut(request, arc)?;
-        put_back(request, tail.term);
+        let tail = cut_subtree(request, arc)?;
+        reattach_tail(request, tail.term);
         severed = true;
         at = others.unwrap_or(at);
     }
@@ -337,7 +337,11 @@ fn add_missing_sinks(
     let mut request = parse_tree(&edited.text, "the new request")?;
     let known = &edited.filters;
     for at in open {
-        attach(&mut request, at, Branch { label: None, term: placeholder(), span: INSERTED_SPAN })?;
+        attach_branch(
+            &mut request,
+            at,
+            Branch { label: None, term: placeholder(), span: INSERTED_SPAN },
+        )?;
     }
     let origins: Vec<Option<Span>> = filters(&request)
         .map(|node| known.iter().find(|(new, _)| *new == node.span).and_then(|(_, old)| *old))
@@ -375,17 +379,17 @@ fn old_parents(
 /// Fails if the text has syntax errors, if the node does not exist or is a source, if nothing is
 /// below the given class, or if a node in the subtree has a mark, because such a node may have
 /// another parent.
-pub fn subtree(text: &str, node: &str) -> Result<Subtree, InvalidEdit> {
+pub fn extract_subtree(text: &str, node: &str) -> Result<Subtree, InvalidEdit> {
     let mut request = parse_tree(text, "the running request")?;
     let output = NodeOutput::parse(node);
     let term = match output.class {
         Some(_) => cut_class(&mut request, &output)?,
         None => {
             let at = find_filter(&request, node)?;
-            if uses_with_parents(&request, at).is_empty() {
+            if filter_terms_with_parent(&request, at).is_empty() {
                 return Err(InvalidEdit(format!("`{node}` is a source: it is below nothing")));
             }
-            cut(&mut request, at)?.term
+            cut_subtree(&mut request, at)?.term
         }
     };
     let whole = Request { pipelines: vec![term], ..Request::default() };

@@ -1,7 +1,8 @@
 //! Attachment of a subtree to an output of a node, beside the existing branches.
 
 use super::cut::{
-    SPLITTER, filter_path, into_stages, is_followed, is_operand, pipeline_from_stages, term_at_mut,
+    SPLITTER, filter_path, into_stages, is_in_followed_group, is_operand, pipeline_from_stages,
+    term_at_mut,
 };
 use super::kinds::InvalidEdit;
 use super::marks::MarkGenerator;
@@ -49,11 +50,15 @@ fn is_placeholder(stages: &[(Pipe, Term)]) -> bool {
 /// Attaches a branch to the output of the filter with this span. Replaces a placeholder sink at the
 /// output; all other terms stay unchanged. Fails at a `split_rr` that would not distribute blocks
 /// to the branch.
-pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<(), InvalidEdit> {
+pub(super) fn attach_branch(
+    request: &mut Request,
+    at: Span,
+    branch: Branch,
+) -> Result<(), InvalidEdit> {
     let missing = || InvalidEdit("the filter has left the request".to_owned());
     let path = filter_path(request, at).ok_or_else(missing)?;
     let (last, parent) = path.split_last().ok_or_else(missing)?;
-    let apart = is_operand(request, &path) || is_followed(request, &path);
+    let apart = is_operand(request, &path) || is_in_followed_group(request, &path);
     let mut marks = MarkGenerator::new(request);
     let Some(Term::Filter(node)) = term_at_mut(request, &path) else { return Err(missing()) };
     let splits = node.name.text == SPLITTER;
@@ -63,7 +68,7 @@ pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<
         if splits {
             return Err(refused());
         }
-        let reference = Term::Filter(marks.new_use(node));
+        let reference = Term::Filter(marks.create_reference(node));
         let arc = Pipe { label: branch.label, span: INSERTED_SPAN };
         request
             .pipelines

@@ -1,12 +1,12 @@
 //! Edits of everything below one class of a node, as if the class were a directory between the node
 //! and its readers.
 
-use super::arcs::{refuse_cycle, use_after_parent};
-use super::attach::{PLACEHOLDER_SINK, attach, parse_label};
-use super::cut::{cut, pipeline_from_stages};
+use super::arcs::{find_term_after_parent, refuse_cycle};
+use super::attach::{PLACEHOLDER_SINK, attach_branch, parse_label};
+use super::cut::{cut_subtree, pipeline_from_stages};
 use super::find::find_filter;
 use super::kinds::{InvalidEdit, NodeOutput};
-use super::marks::uses;
+use super::marks::filter_term_spans;
 use super::origins::Origins;
 use super::remove::remove;
 use super::tree::{INSERTED_SPAN, filters, plain_pipe};
@@ -21,11 +21,11 @@ fn output_label(output: &NodeOutput) -> Result<Label, InvalidEdit> {
 
 /// Returns the spans of the filters directly downstream of an output, over arcs that have the
 /// output's label.
-fn readers(request: &Request, output: &NodeOutput) -> Result<Vec<Span>, InvalidEdit> {
+fn find_output_readers(request: &Request, output: &NodeOutput) -> Result<Vec<Span>, InvalidEdit> {
     let label = output_label(output)?.to_string();
-    let parents = uses(request, find_filter(request, &output.node)?);
+    let parents = filter_term_spans(request, find_filter(request, &output.node)?);
     let reads = |span: &Span| {
-        let below = |parent: &Span| use_after_parent(request, *span, (*parent, Some(&label)));
+        let below = |parent: &Span| find_term_after_parent(request, *span, (*parent, Some(&label)));
         parents.iter().any(|parent| below(parent) == Some(*span))
     };
     Ok(filters(request).map(|node| node.span).filter(reads).collect())
@@ -47,8 +47,8 @@ pub(super) fn cut_class(request: &mut Request, output: &NodeOutput) -> Result<Te
         return Err(InvalidEdit(format!("the request has no `{}`", output.node)));
     };
     let mut branches = Vec::new();
-    while let Some(reader) = readers(request, output)?.first().copied() {
-        let Branch { term, .. } = cut(request, reader)?;
+    while let Some(reader) = find_output_readers(request, output)?.first().copied() {
+        let Branch { term, .. } = cut_subtree(request, reader)?;
         branches.push(Branch { label: None, term, span: INSERTED_SPAN });
     }
     if branches.is_empty() {
@@ -79,7 +79,7 @@ pub(super) fn move_class(
 ) -> Result<(), InvalidEdit> {
     let parent = find_filter(request, &below.node)?;
     let label = below.class.as_deref().map(parse_label).transpose()?;
-    for reader in readers(request, output)? {
+    for reader in find_output_readers(request, output)? {
         let name = name_at(request, reader);
         refuse_cycle((&name, reader), (&below.node, parent), graph)?;
     }
@@ -87,7 +87,7 @@ pub(super) fn move_class(
         return Err(InvalidEdit(format!("`{node}` is there already")));
     }
     let term = cut_class(request, output)?;
-    attach(request, parent, Branch { label, term, span: INSERTED_SPAN })
+    attach_branch(request, parent, Branch { label, term, span: INSERTED_SPAN })
 }
 
 /// Removes everything below a class of a node, except nodes to which other arcs lead. Fails if only
@@ -99,7 +99,7 @@ pub(super) fn remove_class(
     all: bool,
     (graph, origins): (&Graph, &Origins),
 ) -> Result<(), InvalidEdit> {
-    let below = readers(request, output)?;
+    let below = find_output_readers(request, output)?;
     match below.iter().map(|at| name_at(request, *at)).find(|name| *name != PLACEHOLDER_SINK) {
         None => return Err(InvalidEdit(format!("nothing is below `{output}`"))),
         Some(name) if !all => {

@@ -103,7 +103,7 @@ pub(super) fn pipeline_from_stages(stages: Vec<(Pipe, Term)>) -> Term {
 
 /// Returns true if the filter at `path` is in a group, such as `(a + b)`, after which another stage
 /// follows.
-pub(super) fn is_followed(request: &Request, path: &[usize]) -> bool {
+pub(super) fn is_in_followed_group(request: &Request, path: &[usize]) -> bool {
     innermost_followed_depth(request, path).is_some()
 }
 
@@ -182,7 +182,7 @@ fn divide_group(
         branches.push(Branch { label, term: chain(term, after), span });
     } else {
         let Some((joins, next)) = after.first_mut() else { return Ok(()) };
-        let same = vec![(joins.clone(), marks.new_uses(next)?)];
+        let same = vec![(joins.clone(), marks.create_references(next)?)];
         let own = Branch { label, term: chain(term, same), span };
         let others = match divided.branches.len() {
             1 => divided.branches.remove(0),
@@ -199,7 +199,7 @@ fn divide_group(
 
 /// Cuts off the filter with this span and the stages after it. Returns the cut-off stages with the
 /// label of the filter's former incoming arc.
-pub(super) fn cut(request: &mut Request, at: Span) -> Result<Branch, InvalidEdit> {
+pub(super) fn cut_subtree(request: &mut Request, at: Span) -> Result<Branch, InvalidEdit> {
     let path = isolate_filter(request, at)?;
     let Some((last, parent)) = path.split_last() else {
         return Err(InvalidEdit("the filter has left the request".to_owned()));

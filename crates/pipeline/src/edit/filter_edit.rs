@@ -27,7 +27,7 @@ pub(super) fn apply_term_edit(
         marks::refuse_if_used_repeatedly(&request, at, node)?;
     }
     let at = match edit {
-        Edit::SetArguments { .. } => marks::use_with_arguments(&request, at),
+        Edit::SetArguments { .. } => marks::find_term_with_arguments(&request, at),
         _ => at,
     };
     let mut act = edit_action(edit, at, &mut request, registry)?;
@@ -36,7 +36,7 @@ pub(super) fn apply_term_edit(
     if request.pipelines.is_empty() {
         return Err(InvalidEdit(format!("without `{node}` nothing is left")));
     }
-    let mut edited = print_with_origins(&request, &old.of(&request))?;
+    let mut edited = print_with_origins(&request, &old.find_origins(&request))?;
     if matches!(edit, Edit::Upgrade { .. }) {
         let new = edited.filters.iter().find(|(_, old)| *old == Some(at));
         edited.upgraded = new.map(|(span, _)| *span);

@@ -18,7 +18,7 @@ pub(super) fn has_mark(node: &FilterTerm, mark: &str) -> bool {
 }
 
 /// Returns the spans of all filter terms that denote the node at span `at`, in text order.
-pub(super) fn uses(request: &Request, at: Span) -> Vec<Span> {
+pub(super) fn filter_term_spans(request: &Request, at: Span) -> Vec<Span> {
     let Some(mark) = filter_mark(request, at) else { return vec![at] };
     filters(request).filter(|node| has_mark(node, &mark)).map(|node| node.span).collect()
 }
@@ -30,7 +30,7 @@ pub(super) fn refuse_if_used_repeatedly(
     at: Span,
     wanted: &str,
 ) -> Result<(), InvalidEdit> {
-    match uses(request, at).len() {
+    match filter_term_spans(request, at).len() {
         1 => Ok(()),
         _ => Err(InvalidEdit(format!(
             "`{wanted}` has the same mark in several places: write the whole new request"
@@ -40,8 +40,8 @@ pub(super) fn refuse_if_used_repeatedly(
 
 /// Returns the span of the filter term that contains the arguments of the node at span `at`, or
 /// `at` if none of its terms has arguments.
-pub(super) fn use_with_arguments(request: &Request, at: Span) -> Span {
-    let all = uses(request, at);
+pub(super) fn find_term_with_arguments(request: &Request, at: Span) -> Span {
+    let all = filter_term_spans(request, at);
     let given = |node: &&FilterTerm| all.contains(&node.span) && !node.arguments.is_empty();
     filters(request).find(given).map_or(at, |node| node.span)
 }
@@ -49,7 +49,7 @@ pub(super) fn use_with_arguments(request: &Request, at: Span) -> Span {
 /// Removes the pin, such as `@kernel`, from all filter terms that denote the node at span `at`,
 /// except from the term at this span.
 pub(super) fn unpin_uses(request: &mut Request, at: Span) {
-    let all = uses(request, at);
+    let all = filter_term_spans(request, at);
     for term in &mut request.pipelines {
         for_each_filter(term, &mut |node| {
             if node.span != at && all.contains(&node.span) {
@@ -100,7 +100,7 @@ impl MarkGenerator {
 
     /// Returns a new filter term that denotes the same node as `node`, with its name and mark but
     /// without arguments. Adds a mark to `node` if it has none.
-    pub(super) fn new_use(&mut self, node: &mut FilterTerm) -> FilterTerm {
+    pub(super) fn create_reference(&mut self, node: &mut FilterTerm) -> FilterTerm {
         let mark = match &node.mark {
             Some(mark) => mark.clone(),
             None => self.fresh_name(&node.name.text),
@@ -124,14 +124,14 @@ impl MarkGenerator {
     /// Returns a term that refers by marks to the nodes with which `term` begins, so that a second
     /// arc can lead to them. Adds a mark to each of these nodes that has none. Fails if one of them
     /// is an operand of `++`, `+*` or `!`, which can have only one incoming arc.
-    pub(super) fn new_uses(&mut self, term: &mut Term) -> Result<Term, InvalidEdit> {
+    pub(super) fn create_references(&mut self, term: &mut Term) -> Result<Term, InvalidEdit> {
         match term {
-            Term::Filter(node) => Ok(Term::Filter(self.new_use(node))),
-            Term::Pipeline(Pipeline { first, .. }) => self.new_uses(first),
+            Term::Filter(node) => Ok(Term::Filter(self.create_reference(node))),
+            Term::Pipeline(Pipeline { first, .. }) => self.create_references(first),
             Term::Group(Group { operator: Operator::Parallel, branches, span }) => {
                 let mut all = Vec::new();
                 for Branch { label, term, span } in branches {
-                    let term = self.new_uses(term)?;
+                    let term = self.create_references(term)?;
                     all.push(Branch { label: label.clone(), term, span: *span });
                 }
                 Ok(Term::Group(Group { operator: Operator::Parallel, branches: all, span: *span }))

@@ -40,7 +40,7 @@ use crate::registry::Registry;
 use replacement::replace_text;
 use tree::filters;
 
-pub use arcs::subtree;
+pub use arcs::extract_subtree;
 pub use find::filter_span;
 pub use kinds::{Edit, EditResult, InvalidEdit, NodeOutput, PathMove, Position, Subtree};
 pub use tree::{differ_only_in_arguments, single_filter_name};
@@ -105,7 +105,7 @@ impl Edit {
     ) -> Result<(EditResult, Option<GraphAndDiagnostics>), InvalidEdit> {
         let unread = |edited| (edited, None);
         if let Self::Sequence(edits) = self {
-            return sequence::apply(edits, text, registry).map(unread);
+            return sequence::apply_edits(edits, text, registry).map(unread);
         }
         let request = parse_tree(text, "the running request")?;
         self.check_unshared(&request)?;
@@ -116,7 +116,7 @@ impl Edit {
             | Self::RemoveBelow { .. }
             | Self::Reattach { .. }
             | Self::Join { .. }
-            | Self::Sever { .. } => arcs::apply(self, (text, before), request, registry),
+            | Self::Sever { .. } => arcs::apply_arc_edit(self, (text, before), request, registry),
             Self::Insert { node, .. }
             | Self::Remove { node }
             | Self::Replace { node, .. }

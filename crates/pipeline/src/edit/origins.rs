@@ -41,7 +41,7 @@ impl Origins {
     /// Returns, for each filter of the edited request, the filter's span in the old text, or `None`
     /// for a new filter. All filter terms with one mark have the same origin: the first term with
     /// this mark in the old text, or the filter to which the edit added the mark.
-    pub(super) fn of(&self, request: &Request) -> Vec<Option<Span>> {
+    pub(super) fn find_origins(&self, request: &Request) -> Vec<Option<Span>> {
         let known = |at: Span| self.filters.iter().map(|(_, span)| *span).find(|span| *span == at);
         let here = |node: &FilterTerm| known(node.span);
         let origin = |node: &FilterTerm| {

@@ -3,11 +3,12 @@
 //! (`--name=X`), is removed in all these places.
 
 use super::cut::{
-    cut, filter_path, into_stages, is_followed, isolate_filter, pipeline_from_stages,
+    cut_subtree, filter_path, into_stages, is_in_followed_group, isolate_filter,
+    pipeline_from_stages,
 };
 use super::cut::{term_at, term_at_mut};
 use super::kinds::InvalidEdit;
-use super::marks::{has_mark, uses};
+use super::marks::{filter_term_spans, has_mark};
 use super::origins::Origins;
 use super::tree::{INSERTED_SPAN, filters, for_each_filter, plain_pipe};
 use crate::graph::{Graph, NodeId, reachable};
@@ -20,7 +21,7 @@ pub(super) fn remove(
     at: Span,
     (graph, origins): (&Graph, &Origins),
 ) -> Result<(), InvalidEdit> {
-    let all = uses(request, at);
+    let all = filter_term_spans(request, at);
     for at in &all {
         isolate_filter(request, *at)?;
     }
@@ -28,18 +29,18 @@ pub(super) fn remove(
     let mut gone = Vec::new();
     loop {
         while let Some(at) = all.iter().copied().find(|at| filter_path(request, *at).is_some()) {
-            gone.push(cut(request, at)?.term);
+            gone.push(cut_subtree(request, at)?.term);
         }
         // A pipeline that continues after a removed node has lost its input.
         while let Some(at) =
             request.pipelines.iter().find_map(|term| first_unreached_head(&survivors, term))
         {
-            gone.push(cut(request, at)?.term);
+            gone.push(cut_subtree(request, at)?.term);
         }
         // A shared term that is put back may lead to the removed node again, so the loop repeats.
         let Some(removed) = gone.pop() else { return Ok(()) };
         if let Some(shared) = surviving_term(&survivors, removed) {
-            put_back(request, shared);
+            reattach_tail(request, shared);
         }
     }
 }
@@ -58,7 +59,7 @@ fn surviving_marks(
     };
     let live: Vec<Span> =
         reachable(&heads, next).into_iter().map(|id| graph.node(id).span).collect();
-    let with_origins = filters(request).zip(origins.of(request));
+    let with_origins = filters(request).zip(origins.find_origins(request));
     let survives = |origin: Option<Span>| origin.is_some_and(|origin| live.contains(&origin));
     let kept = with_origins.filter(|(_, origin)| survives(*origin));
     kept.filter_map(|(node, _)| node.mark.as_ref().map(|mark| mark.text.clone())).collect()
@@ -115,12 +116,12 @@ fn surviving_term(survivors: &[String], term: Term) -> Option<Term> {
 /// that term has no arguments, it gets the node's arguments and, unless it is pinned, the node's
 /// pin. Adds `tail` as a new pipeline in three cases: there is no other term, stages already follow
 /// the other term, or `tail` begins with several nodes that common stages follow.
-pub(super) fn put_back(request: &mut Request, tail: Term) {
+pub(super) fn reattach_tail(request: &mut Request, tail: Term) {
     let mut stages = into_stages(tail);
     let rest = stages.split_off(1);
     if rest.is_empty() && matches!(stages.first(), Some((_, Term::Group(_)))) {
         if let Some((_, Term::Group(group))) = stages.pop() {
-            group.branches.into_iter().for_each(|branch| put_back(request, branch.term));
+            group.branches.into_iter().for_each(|branch| reattach_tail(request, branch.term));
         }
         return;
     }
@@ -153,7 +154,7 @@ pub(super) fn put_back(request: &mut Request, tail: Term) {
         Some(Term::Pipeline(pipeline)) => *last == pipeline.rest.len(),
         _ => true,
     });
-    let ends_there = last && !is_followed(request, &path);
+    let ends_there = last && !is_in_followed_group(request, &path);
     match term_at_mut(request, &path) {
         Some(term) if ends_there => {
             let here = std::mem::replace(term, Term::Hole(INSERTED_SPAN));

@@ -5,7 +5,7 @@ use crate::language::Span;
 use crate::registry::Registry;
 
 /// Applies edits one after another, each to the text that results from the edit before it.
-pub(super) fn apply(
+pub(super) fn apply_edits(
     edits: &[Edit],
     text: &str,
     registry: &dyn Registry,
@@ -16,13 +16,13 @@ pub(super) fn apply(
     for edit in edits {
         let next = edit.apply(&made.text, registry);
         let next = next.map_err(|why| InvalidEdit(format!("`{edit}`: {why}")))?;
-        made = join(&made, next)?;
+        made = join_edit_results(&made, next)?;
     }
     Ok(made)
 }
 
 /// Combines the results of two consecutive edits into one. Fails if both upgrade a filter.
-fn join(first: &EditResult, second: EditResult) -> Result<EditResult, InvalidEdit> {
+fn join_edit_results(first: &EditResult, second: EditResult) -> Result<EditResult, InvalidEdit> {
     let origin = |between: Span| {
         let found = first.filters.iter().find(|(new, _)| new.start == between.start);
         found.and_then(|(_, old)| *old)

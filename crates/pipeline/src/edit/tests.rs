@@ -202,7 +202,8 @@ fn v3_readers_of_a_class_move_behind_a_new_filter() {
         let message = apply_words(line, words);
         assert!(message.starts_with(why), "{words}: {message}");
     }
-    let given = subtree("rx | tcp | http held=1M |get count", "http/get").expect("a subtree");
+    let given =
+        extract_subtree("rx | tcp | http held=1M |get count", "http/get").expect("a subtree");
     assert_eq!(given.text, "http held=1M |get count");
     assert_eq!(given.filters.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true]);
 }

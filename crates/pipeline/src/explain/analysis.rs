@@ -5,7 +5,7 @@
 //! measurements are passed in, so this module reads no clock. [SL §7.1]
 
 use super::describe;
-use super::table::{COLUMNS, Table};
+use super::table::{TEXT_COLUMNS_MAX, Table};
 use crate::format::format_one_decimal;
 use crate::graph::NodeId;
 use crate::names::{cost_key, unique_names};
@@ -80,7 +80,7 @@ pub fn format_analysis(plan: &Plan, measured: &Measurements) -> String {
         format!("{}\n{}", node_table(plan, measured, &names), edge_table(plan, measured, &names));
     for program in &measured.programs {
         text.push('\n');
-        describe::write_wrapped(&mut text, &program.format_program(plan, &names), COLUMNS);
+        describe::write_wrapped(&mut text, &program.format_program(plan, &names), TEXT_COLUMNS_MAX);
     }
     text
 }
@@ -145,7 +145,7 @@ fn node_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String 
             mean.zip(expected).map_or_else(String::new, |(m, e)| describe_deviation(m, e)),
         ]);
     }
-    table.format_within(COLUMNS)
+    table.format_within(TEXT_COLUMNS_MAX)
 }
 
 fn edge_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
@@ -187,7 +187,7 @@ fn edge_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String 
             share.map_or_else(String::new, |share| describe_deviation(share, expected)),
         ]);
     }
-    table.format_within(COLUMNS)
+    table.format_within(TEXT_COLUMNS_MAX)
 }
 
 impl NodeMeasurement {
@@ -279,7 +279,12 @@ pub fn learn_costs(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> u
                 too_few += 1;
             }
             Some(block) => {
-                costs.set_filter(FilterCost { filter: filter.clone(), kernel, block, byte: 0.0 });
+                costs.set_filter_cost(FilterCost {
+                    filter: filter.clone(),
+                    kernel,
+                    block,
+                    byte: 0.0,
+                });
             }
             None => {}
         }
@@ -289,7 +294,7 @@ pub fn learn_costs(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> u
             let classes = edge.classes.to_string().replace(' ', "");
             let filter = filter.clone();
             share.into_iter().for_each(|share| {
-                costs.set_share(ArcShare {
+                costs.set_arc_share(ArcShare {
                     filter: filter.clone(),
                     classes: classes.clone(),
                     share,

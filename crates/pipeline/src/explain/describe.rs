@@ -2,13 +2,14 @@
 //!
 //! A request may contain any text, so each hidden character is always replaced by a placeholder.
 
-use super::table::COLUMNS;
+use super::table::TEXT_COLUMNS_MAX;
 use crate::format::{format_count, format_nanoseconds};
-use crate::names::quoted_unless_word;
+use crate::names::quoted_if_needed;
 use crate::plan::{
-    DelayCause, Latency, Machine, Plan, Policy, Program, ReplicaChain, RingPlan, ThreadPlacement,
+    DelayCause, LatencyPlan, Machine, Plan, Policy, Program, ReplicaChain, RingPlan,
+    ThreadPlacement,
 };
-use crate::share::Share;
+use crate::share::RingSharing;
 use filter::sharing::ShardKey;
 use filter::{FilterKind, ReadDepth, TrafficDirection};
 use std::fmt::Write as _;
@@ -37,7 +38,7 @@ pub(super) fn describe_threads(plan: &Plan, machine: &Machine) -> Option<String>
     if threads < 2 {
         return None;
     }
-    Some(match machine.path_processors.place(threads) {
+    Some(match machine.path_processors.place_threads(threads) {
         ThreadPlacement::SharedCache(near) => format!(
             "{threads}, on processors {}, which share the last cache with processor {}, where the \
              request starts; threads added later: anywhere",
@@ -70,7 +71,7 @@ fn format_ranges(numbers: &[usize]) -> String {
 }
 
 /// Describes a latency budget and the share of each cause of delay.
-pub(super) fn describe_latency(latency: &Latency, plan: &Plan, names: &[String]) -> String {
+pub(super) fn describe_latency(latency: &LatencyPlan, plan: &Plan, names: &[String]) -> String {
     let parts: Vec<String> = latency
         .delays
         .iter()
@@ -150,13 +151,13 @@ pub(super) fn describe_kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) ->
             .to_owned();
     }
     let apart = program.map_or(0, |program| program.ring.interval_min_ns);
-    let frames = match Share::from_graph(&plan.graph) {
-        Share::User => "the frames".to_owned(),
-        Share::Group(name) => format!(
+    let frames = match RingSharing::from_graph(&plan.graph) {
+        RingSharing::User => "the frames".to_owned(),
+        RingSharing::Group(name) => format!(
             "frames that all members of group {name} with `--share` can \
                                        read"
         ),
-        Share::World => "frames that all users with `--share` can read".to_owned(),
+        RingSharing::World => "frames that all users with `--share` can read".to_owned(),
     };
     format!(
         "ring of at least {entries} pointers per processor, beside {frames}; doorbell after \
@@ -181,7 +182,7 @@ pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
     };
     let interface = match attach.own_sockets {
         true => String::new(),
-        false => format!(" {}", quoted_unless_word(attach.interface.as_bytes())),
+        false => format!(" {}", quoted_if_needed(attach.interface.as_bytes())),
     };
     let netns = attach.netns.as_ref().map_or_else(String::new, |name| format!(" of {name}"));
     let steps = format_count(program.steps.len() as u64, "filter");
@@ -192,7 +193,7 @@ pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
     }
     let outlets = program.steps.iter().flat_map(|step| step.nodes.first()).filter_map(|node| {
         let used = plan.graph.node(*node).filter()?;
-        Some(quoted_unless_word(used.outlet()?.interface.as_bytes()))
+        Some(quoted_if_needed(used.outlet()?.interface.as_bytes()))
     });
     let outlets: Vec<String> = outlets.collect();
     let frames = if attach.redirects { "frames leave" } else { "copies leave" };
@@ -309,7 +310,8 @@ pub(super) const fn describe_policy(policy: Policy) -> &'static str {
 
 /// Writes a paragraph with a hanging indent.
 pub(super) fn write_wrapped(out: &mut String, text: &str, columns: usize) {
-    for (number, line) in super::table::wrap_text(text, columns.min(COLUMNS) - 3).iter().enumerate()
+    for (number, line) in
+        super::table::wrap_text(text, columns.min(TEXT_COLUMNS_MAX) - 3).iter().enumerate()
     {
         let indent = if number == 0 { " " } else { "   " };
         let _ = writeln!(out, "{indent}{line}");

@@ -44,7 +44,7 @@ pub fn format_dot(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
             let red = if loses { ", color=red" } else { "" };
             let lines: Vec<String> = lines.iter().map(|line| quoted_dot_string(line)).collect();
             let text = lines.join("\\n").replace("\"\\n\"", "\\n");
-            let kernel = match plan.sources_pushing(id).next() {
+            let kernel = match plan.sources_evaluating(id).next() {
                 Some(_) => ", xlabel=\"in the kernel too\"",
                 None => "",
             };

@@ -25,7 +25,7 @@ pub(super) fn drawing_order(plan: &Plan, component: usize) -> Vec<NodeId> {
     let drawn = nodes
         .filter(|(id, node)| node.inside.is_none() && plan.space_of(*id).component == component)
         .map(|(id, _)| id.0);
-    let order = drawn_graph(plan, |_| DrawnNode::default()).order(drawn.collect());
+    let order = drawn_graph(plan, |_| DrawnNode::default()).sort_for_drawing(drawn.collect());
     order.into_iter().map(NodeId).collect()
 }
 

@@ -1,7 +1,7 @@
 //! The help of a filter as text, for `streamline filters NAME` and the manual.
 
-use super::table::{COLUMNS, wrap_text};
-use crate::check::OPTIONS;
+use super::table::{TEXT_COLUMNS_MAX, wrap_text};
+use crate::check::REQUEST_OPTIONS;
 use crate::format::format_count;
 use filter::{
     COMMON_PARAMETERS, Classes, Column, Description, EndpointFacts, FilterKind, Form, OutputForm,
@@ -16,7 +16,7 @@ const OPTION_COLUMN: usize = 26;
 
 /// The help of a filter, in sections, from which help texts and manual pages are generated.
 #[derive(Debug)]
-pub struct Page {
+pub struct HelpPage {
     /// The filter's name, as written in a request.
     pub name: &'static str,
     /// A one-line summary of the filter.
@@ -26,28 +26,28 @@ pub struct Page {
     /// The description: effect, classes, drops and their reasons.
     pub details: &'static str,
     /// The sections after the description, such as the parameters.
-    pub sections: Vec<Section>,
+    pub sections: Vec<HelpSection>,
     /// A command line as an example.
     pub example: String,
 }
 
 /// A section of the help: a title, and a list of facts.
 #[derive(Debug)]
-pub struct Section {
+pub struct HelpSection {
     /// The title of the section.
     pub title: &'static str,
     /// The label and the text of each fact.
     pub facts: Vec<(&'static str, String)>,
 }
 
-impl Page {
+impl HelpPage {
     /// Returns the help of a filter, source or sink.
     #[must_use]
     pub fn for_entry(entry: &Description, endpoint: &EndpointFacts) -> Self {
-        let own = Section { title: "Parameters", facts: describe_parameters(entry.parameters) };
+        let own = HelpSection { title: "Parameters", facts: describe_parameters(entry.parameters) };
         let common = if entry.constructor.is_some() { common_parameters() } else { Vec::new() };
-        let common = Section { title: COMMON_PARAMETERS_TITLE, facts: common };
-        let facts = Section { title: "Facts", facts: entry_facts(entry, endpoint) };
+        let common = HelpSection { title: COMMON_PARAMETERS_TITLE, facts: common };
+        let facts = HelpSection { title: "Facts", facts: entry_facts(entry, endpoint) };
         let mut sections = vec![own, common, facts];
         sections.retain(|section| !section.facts.is_empty());
         Self {
@@ -73,11 +73,12 @@ pub fn common_parameters() -> Vec<(&'static str, String)> {
 /// Formats the help of a filter, source or sink for a terminal.
 #[must_use]
 pub fn format_help(entry: &Description, endpoint: &EndpointFacts) -> String {
-    let page = Page::for_entry(entry, endpoint);
+    let page = HelpPage::for_entry(entry, endpoint);
     let mut out = format!("{}: {}\n\n", page.name, page.summary);
     // Further lines are indented to the column of the first parameter.
     let indent = 4 + page.name.len() + 1;
-    for (number, words) in wrap_text(&page.usage, COLUMNS - indent).into_iter().enumerate() {
+    for (number, words) in wrap_text(&page.usage, TEXT_COLUMNS_MAX - indent).into_iter().enumerate()
+    {
         let _ = match number {
             0 => writeln!(out, "{}", format!("    {} {words}", page.name).trim_end()),
             _ => writeln!(out, "{:indent$}{words}", ""),
@@ -155,7 +156,7 @@ pub fn format_options() -> String {
 
 /// Returns the notation and the help text of each option.
 pub fn option_facts() -> impl Iterator<Item = (String, &'static str)> {
-    OPTIONS.iter().zip(option_words()).map(|(known, word)| match known.kind {
+    REQUEST_OPTIONS.iter().zip(option_words()).map(|(known, word)| match known.kind {
         ParameterType::Flag => (word, known.help),
         _ => (word + &placeholder(known), known.help),
     })
@@ -163,7 +164,7 @@ pub fn option_facts() -> impl Iterator<Item = (String, &'static str)> {
 
 /// Returns the keyword of each option: `--latency=`, or `--adapt`, which has no value.
 pub fn option_words() -> impl Iterator<Item = String> {
-    OPTIONS.iter().map(|known| match known.kind {
+    REQUEST_OPTIONS.iter().map(|known| match known.kind {
         ParameterType::Flag => format!("--{}", known.name),
         _ => format!("--{}=", known.name),
     })
@@ -351,7 +352,7 @@ pub fn format_hanging_indent(word: &str, text: &str, at: usize) -> String {
         let _ = writeln!(out, "{word}");
         word = "";
     }
-    for part in wrap_text(text, COLUMNS - at) {
+    for part in wrap_text(text, TEXT_COLUMNS_MAX - at) {
         let _ = writeln!(out, "{}", format!("{word:<at$}{part}").trim_end());
         word = "";
     }

@@ -22,7 +22,7 @@ use std::fmt::Write as _;
 /// The maximum number of lanes for a readable drawing.
 const LANES_MAX: usize = 24;
 /// The maximum width of a node's text, in columns.
-const TEXT_MAX: usize = 70;
+const TEXT_WIDTH_MAX: usize = 70;
 /// The width of a horizontal rule in a drawing, in columns.
 const RULE_WIDTH: usize = 64;
 
@@ -78,7 +78,7 @@ impl DrawnGraph {
     /// which it receives blocks. Subject to that, the nodes of a space with a lower index come
     /// first and, within a space, the nodes with a lower index.
     #[must_use]
-    pub fn order(&self, mut left: Vec<usize>) -> Vec<usize> {
+    pub fn sort_for_drawing(&self, mut left: Vec<usize>) -> Vec<usize> {
         let mut order = Vec::new();
         while !left.is_empty() {
             let ready = |node: &usize| {
@@ -192,8 +192,8 @@ impl Drawing<'_> {
             cells.push(' ');
         }
         let mut text = node.text.clone();
-        if text.chars().count() > TEXT_MAX {
-            text = text.chars().take(TEXT_MAX - 1).chain(['…']).collect();
+        if text.chars().count() > TEXT_WIDTH_MAX {
+            text = text.chars().take(TEXT_WIDTH_MAX - 1).chain(['…']).collect();
         }
         self.rows.push(Row::Line(cells, text, node.figures.clone()));
     }
@@ -345,7 +345,7 @@ mod tests {
             ],
             spaces: vec!["kernel".to_owned(), "thread0".to_owned()],
         };
-        let order = graph.order(vec![1, 0]);
+        let order = graph.sort_for_drawing(vec![1, 0]);
         assert_eq!(order, [0, 1]);
         let drawn = graph.draw(&order);
         let lines: Vec<&str> = drawn.lines().filter(|line| !line.starts_with('─')).collect();

@@ -1,8 +1,8 @@
 //! The output of `explain` and `filters`: plans and descriptions as text and drawings.
 //!
-//! A plan, or the error that no plan exists, is formatted as text of at most [`COLUMNS`] columns,
-//! or as a Graphviz graph. This module makes no decisions: the plan contains every candidate, the
-//! choice, its reason and its cost. [SL §7.1]
+//! A plan, or the error that no plan exists, is formatted as text of at most [`TEXT_COLUMNS_MAX`]
+//! columns, or as a Graphviz graph. This module makes no decisions: the plan contains every
+//! candidate, the choice, its reason and its cost. [SL §7.1]
 
 mod analysis;
 mod describe;
@@ -23,14 +23,14 @@ pub use dot::format_dot;
 pub use draw::format_drawing;
 pub use facts::{ArgumentFacts, NodeFacts, arc_label, node_facts};
 pub use figures::DrawnFigures;
-pub use help::{COMMON_PARAMETERS_TITLE, OPTIONS_TITLE, Page, Section};
+pub use help::{COMMON_PARAMETERS_TITLE, HelpPage, HelpSection, OPTIONS_TITLE};
 pub use help::{
     common_parameters, format_hanging_indent, format_help, format_options, option_facts,
     option_words,
 };
 pub use lanes::{DrawnEdge, DrawnGraph, DrawnNode, Symbol};
 pub use svg::format_svg;
-pub use table::COLUMNS;
+pub use table::TEXT_COLUMNS_MAX;
 
 pub use crate::format::{
     format_bytes, format_nanoseconds, format_rounded_duration, format_short_duration, parse_size,
@@ -74,7 +74,7 @@ pub fn format_plan(plan: &Plan, machine: &Machine) -> String {
     if let Some(latency) = &plan.latency {
         write_fact(&mut out, "latency", &describe::describe_latency(latency, plan, &names));
     }
-    for node in signal::nodes_without_ring(plan) {
+    for node in signal::signal_nodes_without_ring(plan) {
         let called = format!("no ring between spaces leads to `{node}`: nothing has to wake it");
         write_fact(&mut out, "signal", &called);
     }
@@ -96,7 +96,7 @@ fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
         if let Some(remark) =
             used.description.analysis.remark.and_then(|remark| remark(&used.arguments))
         {
-            describe::write_wrapped(out, &format!("{name}: {remark}"), COLUMNS);
+            describe::write_wrapped(out, &format!("{name}: {remark}"), TEXT_COLUMNS_MAX);
         }
         if let Some(published) = used.published_state_name() {
             let mode = used.arguments.text(STATE_MODE_PARAMETER.name).unwrap_or("600");
@@ -109,14 +109,14 @@ fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
     }
     for (name, (id, _)) in names.iter().zip(plan.graph.nodes_with_ids()) {
         let by: Vec<&str> =
-            plan.sources_pushing(id).map(|source| names[source.0].as_str()).collect();
+            plan.sources_evaluating(id).map(|source| names[source.0].as_str()).collect();
         if !by.is_empty() {
             let except = plan.pushdowns.iter().filter(|pushed| pushed.filter == Ok(id));
             let except = except.filter_map(|pushed| pushed.except).next();
             describe::write_wrapped(
                 out,
                 &describe::describe_kernel_evaluation(name, &by, except),
-                COLUMNS,
+                TEXT_COLUMNS_MAX,
             );
         }
         let why = plan.pushdowns.iter().filter(|pushed| pushed.source == id);
@@ -124,7 +124,7 @@ fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
             describe::write_wrapped(
                 out,
                 &describe::describe_no_kernel_evaluation(name, why),
-                COLUMNS,
+                TEXT_COLUMNS_MAX,
             );
         }
     }
@@ -144,18 +144,22 @@ fn write_programs(out: &mut String, plan: &Plan, names: &[String]) {
         if !shared.is_empty() {
             let _ = write!(text, "; shared: {}", shared.join(", "));
         }
-        describe::write_wrapped(out, &text, COLUMNS);
+        describe::write_wrapped(out, &text, TEXT_COLUMNS_MAX);
     }
 }
 
 /// Writes the replicas, and the reasons why other expensive filters have none.
 fn write_replicas(out: &mut String, plan: &Plan, names: &[String]) {
     for replicas in &plan.replicas {
-        describe::write_wrapped(out, &describe::describe_replicas(replicas, plan, names), COLUMNS);
+        describe::write_wrapped(
+            out,
+            &describe::describe_replicas(replicas, plan, names),
+            TEXT_COLUMNS_MAX,
+        );
     }
     for alone in &plan.replica_refusals {
         let text = format!("{}: one copy: {}", names[alone.node.0], alone.why);
-        describe::write_wrapped(out, &text, COLUMNS);
+        describe::write_wrapped(out, &text, TEXT_COLUMNS_MAX);
     }
 }
 
@@ -169,7 +173,7 @@ pub fn format_unplaceable(graph: &Graph, refused: &Unplaceable) -> String {
         refused.refusals.iter().map(|(space, why)| format!("{space}: {why}")).collect();
     let because = "no space can run it".to_owned();
     table.add_row([name, "–".to_owned(), "–".to_owned(), because, why.join("; ")]);
-    table.format_within(COLUMNS)
+    table.format_within(TEXT_COLUMNS_MAX)
 }
 
 const PLACEMENT_TITLES: [&str; 5] = ["filter", "runs in", ">ns", "because", "refused elsewhere"];
@@ -183,7 +187,7 @@ fn placement_table(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
             table.add_row(placement_row(plan, operand, names, "· "));
         }
     }
-    table.format_within(COLUMNS)
+    table.format_within(TEXT_COLUMNS_MAX)
 }
 
 fn placement_row(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [String; 5] {
@@ -200,7 +204,7 @@ fn placement_row(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [St
         None => here.clone(),
     };
     let mut because = placement.because.clone();
-    if plan.sources_pushing(id).next().is_some() {
+    if plan.sources_evaluating(id).next().is_some() {
         because.push_str("; in the kernel too");
     }
     [name, runs_in, cost, because, describe_alternatives(&placement.candidates, here)]
@@ -283,7 +287,7 @@ fn write_edges(out: &mut String, plan: &Plan, names: &[String]) {
                 if calls == 1 { "call, no ring" } else { "calls, no ring" }.to_owned()
             }
         };
-        describe::write_wrapped(out, &format!("{way}: {what}"), COLUMNS);
+        describe::write_wrapped(out, &format!("{way}: {what}"), TEXT_COLUMNS_MAX);
     }
 }
 
@@ -391,10 +395,10 @@ fn write_machine_facts(out: &mut String, machine: &Machine) {
 
 /// Writes a paragraph with the label `what`, indented to a common column.
 fn write_fact(out: &mut String, what: &str, text: &str) {
-    const INDENT: usize = 14;
+    const FACT_INDENT: usize = 14;
     let mut what = format!(" {what}");
-    for line in table::wrap_text(text, COLUMNS - INDENT) {
-        let _ = writeln!(out, "{what:<INDENT$}{line}");
+    for line in table::wrap_text(text, TEXT_COLUMNS_MAX - FACT_INDENT) {
+        let _ = writeln!(out, "{what:<FACT_INDENT$}{line}");
         what.clear();
     }
 }

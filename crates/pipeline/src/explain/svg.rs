@@ -30,7 +30,7 @@ const ROW_GAP: usize = 18;
 /// Height of the title of a lane in px.
 const TITLE_HEIGHT: usize = 24;
 /// Maximum length of a node's text, in characters.
-const TEXT_MAX: usize = 40;
+const TEXT_LENGTH_MAX: usize = 40;
 
 const STYLE: &str = "text{font:13px monospace;fill:#1b1f24}\
      .lane{fill:#f3f5f8;stroke:#c8ced6}.node{fill:#fff;stroke:#4a5562}\
@@ -98,13 +98,13 @@ fn sized_nodes(plan: &Plan, figures: Option<&DrawnFigures>) -> Vec<PlacedNode> {
     let columns = node_columns(plan);
     let outer = graph.nodes_with_ids().filter(|(_, node)| node.inside.is_none());
     let placed = outer.map(|(id, _)| {
-        let mut text: String = node_text(graph, id).chars().take(TEXT_MAX).collect();
-        if node_text(graph, id).chars().count() > TEXT_MAX {
+        let mut text: String = node_text(graph, id).chars().take(TEXT_LENGTH_MAX).collect();
+        if node_text(graph, id).chars().count() > TEXT_LENGTH_MAX {
             text.push('…');
         }
         let mut lines = vec![text];
         lines.extend(node_lines(plan, id, figures));
-        if plan.sources_pushing(id).next().is_some() {
+        if plan.sources_evaluating(id).next().is_some() {
             lines.push("in the kernel too".to_owned());
         }
         let longest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);

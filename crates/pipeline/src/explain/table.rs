@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// The maximum width of a text, in columns. Only a longer word may exceed it.
-pub const COLUMNS: usize = 100;
+pub const TEXT_COLUMNS_MAX: usize = 100;
 
 /// A table: rows with column headings.
 #[derive(Debug)]

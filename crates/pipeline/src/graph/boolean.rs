@@ -86,12 +86,12 @@ impl Graph {
     /// Returns true if a label explicitly selects classes within `bounds`: the label of the edge
     /// or, if the edge enters a section, the label of an operand.
     #[must_use]
-    pub fn names_any(&self, edge: &Edge, bounds: ValueRange) -> bool {
+    pub fn names_class_within(&self, edge: &Edge, bounds: ValueRange) -> bool {
         let by_operand = match &self.node(edge.to).step {
-            Step::Section(body) => body.names_any(bounds),
+            Step::Section(body) => body.names_class_within(bounds),
             _ => false,
         };
-        by_operand || edge.classes.names_any(bounds)
+        by_operand || edge.classes.names_class_within(bounds)
     }
 
     /// Returns the expression `body` of a section, without classes that never arrive there. Some
@@ -107,14 +107,14 @@ impl Graph {
         let made = |edge: &Edge| {
             let before = self.node(edge.from).filter()?;
             let made = before.description.classes_on_request?;
-            (!edge.classes.names_any(made)).then_some(made)
+            (!edge.classes.names_class_within(made)).then_some(made)
         };
         let mut made = self.inputs(section).map(made);
         let first = made.next().flatten();
         // If the filters before the section differ in these classes, the same numbers may denote
         // other classes, so nothing is removed.
         match first.filter(|_| made.all(|other| other == first)) {
-            Some(made) => body.without_unnamed(made),
+            Some(made) => body.without_unrequested_classes(made),
             None => body.clone(),
         }
     }
@@ -123,12 +123,14 @@ impl Graph {
 impl BooleanExpression {
     /// Returns true if a label on an arc into the expression explicitly selects classes within
     /// `bounds`. Considers only the arcs to the operands that blocks enter first.
-    pub(crate) fn names_any(&self, bounds: ValueRange) -> bool {
+    pub(crate) fn names_class_within(&self, bounds: ValueRange) -> bool {
         match self {
             Self::Filter(_) => false,
-            Self::Not(inner) => inner.names_any(bounds),
-            Self::Chain { first, .. } => first.names_any(bounds),
-            Self::Any(links) | Self::All(links) => links.iter().any(|link| link.names_any(bounds)),
+            Self::Not(inner) => inner.names_class_within(bounds),
+            Self::Chain { first, .. } => first.names_class_within(bounds),
+            Self::Any(links) | Self::All(links) => {
+                links.iter().any(|link| link.names_class_within(bounds))
+            }
         }
     }
 
@@ -151,16 +153,17 @@ impl BooleanExpression {
     /// Returns the expression without the classes within `made` on the arcs at its entry, that is,
     /// on the arcs to the operands that blocks enter first. An arc stays unchanged if its label, or
     /// a label inside the operand after it, explicitly selects a class within `made`.
-    pub(crate) fn without_unnamed(&self, made: ValueRange) -> Self {
+    pub(crate) fn without_unrequested_classes(&self, made: ValueRange) -> Self {
         let links = |links: &[SectionOperand]| -> Vec<SectionOperand> {
-            links.iter().map(|link| link.without_unnamed(made)).collect()
+            links.iter().map(|link| link.without_unrequested_classes(made)).collect()
         };
         match self {
             Self::Filter(id) => Self::Filter(*id),
-            Self::Not(inner) => Self::Not(Box::new(inner.without_unnamed(made))),
-            Self::Chain { first, rest } => {
-                Self::Chain { first: Box::new(first.without_unnamed(made)), rest: rest.clone() }
-            }
+            Self::Not(inner) => Self::Not(Box::new(inner.without_unrequested_classes(made))),
+            Self::Chain { first, rest } => Self::Chain {
+                first: Box::new(first.without_unrequested_classes(made)),
+                rest: rest.clone(),
+            },
             Self::Any(parts) => Self::Any(links(parts)),
             Self::All(parts) => Self::All(links(parts)),
         }
@@ -204,19 +207,19 @@ pub struct SectionOperand<L = ClassSet> {
 }
 
 impl SectionOperand {
-    fn names_any(&self, bounds: ValueRange) -> bool {
-        self.classes.names_any(bounds) || self.body.names_any(bounds)
+    fn names_class_within(&self, bounds: ValueRange) -> bool {
+        self.classes.names_class_within(bounds) || self.body.names_class_within(bounds)
     }
 
-    fn without_unnamed(&self, made: ValueRange) -> Self {
-        if self.classes.names_any(made) {
+    fn without_unrequested_classes(&self, made: ValueRange) -> Self {
+        if self.classes.names_class_within(made) {
             return self.clone();
         }
-        let is_named_behind = self.body.names_any(made);
+        let is_named_behind = self.body.names_class_within(made);
         let classes = match is_named_behind {
             true => self.classes.clone(),
-            false => self.classes.without_unnamed(Some(made)),
+            false => self.classes.without_unrequested_classes(Some(made)),
         };
-        Self { classes, body: self.body.without_unnamed(made) }
+        Self { classes, body: self.body.without_unrequested_classes(made) }
     }
 }

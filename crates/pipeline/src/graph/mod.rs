@@ -20,19 +20,18 @@
 //! filters. [SL §4.2, §7]
 
 mod boolean;
+mod classes;
 mod display;
 
 pub use boolean::{BooleanExpression, SectionOperand};
 
-use std::sync::Arc;
-
-use filter::{
-    Arguments, AttachTarget, Classes, Description, Effect, EndpointFacts, FilterKind, Form, Outlet,
-    ParameterType, STATE_PARAMETER, StandardOutput, UNTRUSTED_PARAMETER,
-};
-
 use crate::classes::ClassSet;
 use crate::language::Span;
+use filter::{
+    Arguments, AttachTarget, Description, Effect, EndpointFacts, FilterKind, Form, ParameterType,
+    STATE_PARAMETER, SendingInterface, StandardOutput, UNTRUSTED_PARAMETER,
+};
+use std::sync::Arc;
 
 /// A checked request, as nodes and edges.
 #[derive(Debug, Clone, Default)]
@@ -119,7 +118,7 @@ pub struct FilterUse {
 impl FilterUse {
     /// Returns the reason why the filter is bound to one space, or `None` if it is not bound.
     #[must_use]
-    pub fn bound_reason(&self) -> Option<String> {
+    pub fn bound_space_reason(&self) -> Option<String> {
         let pin = self.pin.as_ref()?;
         Some(self.pin_reason.map_or_else(|| format!("pinned to {pin}"), str::to_owned))
     }
@@ -154,7 +153,7 @@ impl FilterUse {
 
     /// Returns the interface through which this sink sends frames, or `None` for other sinks.
     #[must_use]
-    pub fn outlet(&self) -> Option<Outlet> {
+    pub fn outlet(&self) -> Option<SendingInterface> {
         self.endpoint.outlet.map(|outlet| outlet(&self.arguments))
     }
 
@@ -305,36 +304,6 @@ impl Graph {
         self.nodes_with_ids()
             .filter(move |(_, node)| node.inside == Some(section))
             .map(|(id, _)| id)
-    }
-
-    /// Returns the classes of the blocks that arrive at a node, as all filters that may have
-    /// classified them define them. [`Classes::Same`] stands for blocks that no filter has
-    /// classified.
-    #[must_use]
-    pub fn input_classes(&self, id: NodeId) -> Vec<Classes> {
-        let mut found = Vec::new();
-        for used in self.node(id).classifiers.iter().filter_map(|id| self.node(*id).filter()) {
-            if !found.contains(&used.description.classes) {
-                found.push(used.description.classes);
-            }
-        }
-        found
-    }
-
-    /// Returns the classes of the blocks that leave a node, as [`Self::input_classes`] does for
-    /// those that arrive.
-    #[must_use]
-    pub fn output_classes(&self, id: NodeId) -> Vec<Classes> {
-        let own = |id| self.node(id).filter().map(|used| used.description.classes);
-        match own(id) {
-            Some(own) if own != Classes::Same => vec![own],
-            _ => {
-                let mut found = self.input_classes(id);
-                let operands = self.operands(id).filter_map(own);
-                found.extend(operands.filter(|own| *own != Classes::Same));
-                found
-            }
-        }
     }
 
     /// Returns the sources: the nodes that have no incoming edges except back edges.

@@ -4,7 +4,7 @@
 //! so that one error causes no others downstream. [SL §4.2]
 
 use super::diagnose::{Diagnostic, Span};
-use super::limits::CLASSES_MAX;
+use super::limits::LABEL_CLASSES_MAX;
 use super::tree::{Classes, Label, LabelEntry, Name, Value};
 
 /// Parses the label at `span`. The classes of the label start at byte `classes` of the text.
@@ -25,8 +25,8 @@ pub(crate) fn read_label(
     for (index, piece) in written.split(',').enumerate() {
         let place = Span::new(at, at + piece.len());
         at = place.end + 1;
-        if index == CLASSES_MAX {
-            let what = format!("the label has more than {CLASSES_MAX} classes");
+        if index == LABEL_CLASSES_MAX {
+            let what = format!("the label has more than {LABEL_CLASSES_MAX} classes");
             let mistake = Diagnostic::error(place.to(span.empty_after()), what);
             mistakes.push(mistake.hint("ranges are shorter, for instance `1000:1999`"));
             break;
@@ -86,7 +86,7 @@ fn read_value(word: &str, span: Span) -> Result<Value, Box<Diagnostic>> {
     let hex = word.strip_prefix("0x").filter(|digits| !digits.is_empty());
     let (digits, radix) = hex.map_or((word, 10), |digits| (digits, 16));
     if !digits.chars().all(|c| c.is_digit(radix)) {
-        return Err(Box::new(invalid_class(word, span)));
+        return Err(Box::new(invalid_class_error(word, span)));
     }
     match u32::from_str_radix(digits, radix) {
         Ok(value) => Ok(Value::Number { value, hex: hex.is_some(), span }),
@@ -97,7 +97,7 @@ fn read_value(word: &str, span: Span) -> Result<Value, Box<Diagnostic>> {
     }
 }
 
-fn invalid_class(word: &str, span: Span) -> Diagnostic {
+fn invalid_class_error(word: &str, span: Span) -> Diagnostic {
     let mistake = Diagnostic::error(span, format!("`{}` is not a class", truncate_word(word)))
         .why("a class is a number, a small-letter name, or a range of them");
     if let Some((low, high)) = word.split_once('-') {
@@ -122,8 +122,8 @@ pub(super) fn is_name(word: &str) -> bool {
 
 /// Returns a word for use in a message. Truncates it after 40 characters, and then appends `…`.
 pub(crate) fn truncate_word(word: &str) -> String {
-    const LENGTH_MAX: usize = 40;
-    match word.char_indices().nth(LENGTH_MAX) {
+    const WORD_LENGTH_MAX: usize = 40;
+    match word.char_indices().nth(WORD_LENGTH_MAX) {
         Some((cut, _)) => format!("{}…", word.get(..cut).unwrap_or_default()),
         None => word.to_owned(),
     }

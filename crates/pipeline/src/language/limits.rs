@@ -7,7 +7,7 @@
 pub const TEXT_MAX: usize = 64 * 1024;
 
 /// Maximum nesting of parentheses and negations; also the recursion depth of the parser.
-pub const DEPTH_MAX: usize = 64;
+pub const NESTING_DEPTH_MAX: usize = 64;
 
 /// Maximum number of filters in a request.
 pub const FILTERS_MAX: usize = 1000;
@@ -28,4 +28,4 @@ pub const ARCS_MAX: usize = 16_384;
 
 /// Maximum number of comma-separated classes and ranges in one label. Every arc made from the label
 /// carries the entire set.
-pub const CLASSES_MAX: usize = 256;
+pub const LABEL_CLASSES_MAX: usize = 256;

@@ -19,7 +19,7 @@ pub mod fuzz;
 pub mod tree;
 
 pub use diagnose::{Diagnostic, Severity, Span, render};
-pub use nearest::nearest;
+pub use nearest::find_nearest_word;
 pub use parse::{parse, parse_and_count_steps};
 pub(crate) use print::write_quoted;
 pub use tree::Request;

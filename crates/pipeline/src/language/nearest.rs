@@ -2,23 +2,26 @@
 
 /// The maximum length of words that are compared, in characters. A limit is needed because the cost
 /// is quadratic.
-const LENGTH_MAX: usize = 32;
+const COMPARED_LENGTH_MAX: usize = 32;
 
 /// Returns the candidate with the smallest edit distance to `word`, or the first of several such
 /// candidates. An edit is an insertion, a deletion, a replacement, or a swap of neighbours. Ignores
 /// candidates that have more than 32 characters, that need more than one edit per three characters
 /// of the longer word (one edit is always allowed), or that need as many edits as `word` has
 /// characters. Returns `None` if no candidate remains, or if `word` has more than 32 characters.
-pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let word: Vec<char> = word.chars().take(LENGTH_MAX + 1).collect();
-    if word.len() > LENGTH_MAX {
+pub fn find_nearest_word<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let word: Vec<char> = word.chars().take(COMPARED_LENGTH_MAX + 1).collect();
+    if word.len() > COMPARED_LENGTH_MAX {
         return None;
     }
     let mut best: Option<(usize, &str)> = None;
     for candidate in candidates {
-        let other: Vec<char> = candidate.chars().take(LENGTH_MAX + 1).collect();
+        let other: Vec<char> = candidate.chars().take(COMPARED_LENGTH_MAX + 1).collect();
         let allowed = (word.len().max(other.len()) / 3).max(1);
-        if other.len() > LENGTH_MAX || word.len().abs_diff(other.len()) > allowed {
+        if other.len() > COMPARED_LENGTH_MAX || word.len().abs_diff(other.len()) > allowed {
             continue;
         }
         let edits = edit_distance(&word, &other);
@@ -67,9 +70,9 @@ mod tests {
             ("zebra", None),
             ("", None),
         ] {
-            assert_eq!(nearest(word, names), meant, "{word}");
+            assert_eq!(find_nearest_word(word, names), meant, "{word}");
         }
-        assert_eq!(nearest(&"a".repeat(100_000), names), None);
+        assert_eq!(find_nearest_word(&"a".repeat(100_000), names), None);
     }
 
     #[test]

@@ -9,8 +9,8 @@
 //! 3. a branch without a label is neither a group of the same operator nor a group of one branch
 //!    (`(a + b) + c` is `a + b + c`; all three operators are associative).
 //!
-//! `limits::DEPTH_MAX` bounds the depth of a tree, and therefore the recursion of derived code.
-//! [SL §4.2]
+//! `limits::NESTING_DEPTH_MAX` bounds the depth of a tree, and therefore the recursion of derived
+//! code. [SL §4.2]
 
 use super::diagnose::Span;
 

@@ -23,7 +23,7 @@ pub(super) fn describe_alternatives(
     machine: &Machine,
 ) -> Vec<Vec<Option<String>>> {
     let none = || vec![None; discovery.spaces.len()];
-    if !machine.kernel.is_open() || graph.nodes.len() > ALTERNATIVE_NODES_MAX {
+    if !machine.kernel.can_load_programs() || graph.nodes.len() > ALTERNATIVE_NODES_MAX {
         return graph.nodes_with_ids().map(|_| none()).collect();
     }
     let mut forced = discovery.verdicts.clone();

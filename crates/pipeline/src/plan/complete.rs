@@ -16,7 +16,7 @@ use filter::{Arguments, FilterKind, Form};
 /// or with such a filter followed by `discard`. In that case all filters with a final report are
 /// returned, because those before the end would otherwise report nothing.
 #[must_use]
-pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId>) {
+pub fn complete_with_sinks(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId>) {
     let mut has_reporting_end =
         graph.nodes_with_ids().any(|(id, _)| reports_before_discard(&graph, id));
     for end in graph.ends() {
@@ -41,7 +41,7 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
         graph.nodes.push(Node {
             step: Step::Filter(Box::new(FilterUse {
                 description: sink,
-                endpoint: registry.endpoint(sink),
+                endpoint: registry.endpoint_facts(sink),
                 arguments: Arguments::from_parameter_defaults(sink.parameters),
                 pin: None,
                 pin_reason: None,

@@ -12,7 +12,7 @@ impl Plan {
     #[must_use]
     pub fn arguments_in_context(&self, id: NodeId) -> Option<Arguments> {
         let used = self.graph.node(id).filter()?;
-        let arguments = used.arguments.clone().with_classes(self.explicit_classes(id));
+        let arguments = used.arguments.clone().with_selected_classes(self.explicit_classes(id));
         let arguments = arguments.with_fallback(self.space_of(id).kind == SpaceKind::Kernel);
         Some(arguments.with_message_input(self.reads_messages(id)))
     }
@@ -41,8 +41,8 @@ impl Plan {
     pub fn classes_on_edge(&self, edge: &Edge) -> ClassSet {
         let from = self.graph.node(edge.from).filter();
         let made = from.and_then(|used| used.description.classes_on_request);
-        let made = made.filter(|made| !self.graph.names_any(edge, *made));
-        edge.classes.without_unnamed(made)
+        let made = made.filter(|made| !self.graph.names_class_within(edge, *made));
+        edge.classes.without_unrequested_classes(made)
     }
 
     /// Returns true if a filter has inputs, and all of them carry messages, records or bytes.

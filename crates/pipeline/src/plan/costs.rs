@@ -175,19 +175,19 @@ impl Costs {
     }
 
     /// Returns the name and the value in ns of each field of the table.
-    pub fn numbers(&self) -> Vec<(&'static str, f64)> {
+    pub fn named_costs(&self) -> Vec<(&'static str, f64)> {
         let mut copy = self.clone();
         COST_FIELDS.iter().map(|(name, field, _)| (*name, *field(&mut copy))).collect()
     }
 
-    /// Returns a description of the measured operation for each of the [`numbers`](Self::numbers),
-    /// in the same order.
+    /// Returns a description of the measured operation for each of the
+    /// [`numbers`](Self::named_costs), in the same order.
     pub fn descriptions() -> impl Iterator<Item = &'static str> {
         COST_FIELDS.iter().map(|(.., description)| *description)
     }
 
     /// Sets the field with this name; returns false if the name is unknown.
-    pub fn set(&mut self, name: &str, value: f64) -> bool {
+    pub fn set_field(&mut self, name: &str, value: f64) -> bool {
         let field = COST_FIELDS.iter().find(|(known, ..)| *known == name);
         field.is_some_and(|(_, field, _)| {
             *field(self) = value;
@@ -196,14 +196,14 @@ impl Costs {
     }
 
     /// Sets the cost of a filter, replacing any old cost.
-    pub fn set_filter(&mut self, new: FilterCost) {
+    pub fn set_filter_cost(&mut self, new: FilterCost) {
         self.filters.retain(|old| old.filter != new.filter || old.kernel != new.kernel);
         self.filters.push(new);
     }
 
     /// Sets the measured fraction of blocks that takes an arc, replacing an older measurement of
     /// this arc.
-    pub fn set_share(&mut self, new: ArcShare) {
+    pub fn set_arc_share(&mut self, new: ArcShare) {
         self.shares.retain(|old| old.filter != new.filter || old.classes != new.classes);
         self.shares.push(new);
     }
@@ -269,7 +269,7 @@ impl Costs {
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = format!("costs {COSTS_VERSION}\n");
-        for (name, value) in self.numbers() {
+        for (name, value) in self.named_costs() {
             let _ = writeln!(out, "{name} {value:.4}");
         }
         for FilterCost { filter, kernel, block, byte } in &self.filters {
@@ -306,7 +306,7 @@ impl Costs {
                     _ => return None,
                 };
                 let (block, byte) = (parse_number(words.next()?)?, parse_number(words.next()?)?);
-                self.set_filter(FilterCost {
+                self.set_filter_cost(FilterCost {
                     filter: words.next()?.to_owned(),
                     kernel,
                     block,
@@ -317,9 +317,9 @@ impl Costs {
                 let mut words = rest.splitn(3, ' ');
                 let share = parse_number(words.next()?).filter(|share| *share <= 1.0)?;
                 let classes = words.next()?.to_owned();
-                self.set_share(ArcShare { filter: words.next()?.to_owned(), classes, share });
+                self.set_arc_share(ArcShare { filter: words.next()?.to_owned(), classes, share });
             }
-            name => return self.set(name, parse_number(rest)?).then_some(()),
+            name => return self.set_field(name, parse_number(rest)?).then_some(()),
         }
         Some(())
     }
@@ -391,21 +391,21 @@ mod tests {
     fn o3_printed_cost_table_parses_to_the_same_table() {
         let mut costs = Costs { version: COSTS_VERSION, ..Costs::default() };
         for (at, (name, ..)) in COST_FIELDS.iter().enumerate() {
-            assert!(costs.set(name, 1.25 * at as f64));
+            assert!(costs.set_field(name, 1.25 * at as f64));
         }
-        assert!(!costs.set("nonsense", 1.0));
+        assert!(!costs.set_field("nonsense", 1.0));
         let filter = |filter: &str, kernel, block, byte| FilterCost {
             filter: filter.to_owned(),
             kernel,
             block,
             byte,
         };
-        costs.set_filter(filter("bpf", false, 12.5, 0.0));
-        costs.set_filter(filter("bpf", true, 3.5, 0.0));
-        costs.set_filter(filter("bpf \"tcp port 80\"", false, 14.0, 0.25));
-        costs.set_filter(filter("bpf", false, 12.75, 0.125));
+        costs.set_filter_cost(filter("bpf", false, 12.5, 0.0));
+        costs.set_filter_cost(filter("bpf", true, 3.5, 0.0));
+        costs.set_filter_cost(filter("bpf \"tcp port 80\"", false, 14.0, 0.25));
+        costs.set_filter_cost(filter("bpf", false, 12.75, 0.125));
         let (filter, classes) = ("bpf \"tcp port 80\"".to_owned(), "!0".to_owned());
-        costs.set_share(ArcShare { filter, classes, share: 0.015_625 });
+        costs.set_arc_share(ArcShare { filter, classes, share: 0.015_625 });
         assert_eq!(costs.filters.len(), 3, "the newer one stands for the older");
         assert_eq!(Costs::parse(&costs.text()), Ok(costs));
     }

@@ -46,7 +46,11 @@ pub(super) const UNTRUSTED_REASON: &str = "untrusted: a process of its own, whic
 const COMMAND_CHARS_MAX: usize = 24;
 
 /// Determines the cost of every node in every space, or the reason why the space cannot run it.
-pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusal]) -> Discovery {
+pub(super) fn discover_spaces(
+    graph: &Graph,
+    machine: &Machine,
+    refused: &[KernelRefusal],
+) -> Discovery {
     let components = find_components(graph);
     let count = components.iter().max().map_or(0, |last| last + 1);
     let mut spaces = Vec::new();
@@ -218,7 +222,7 @@ fn space_verdict(
     }
     if let Some(used) = node.filter()
         && used.pin.as_ref().is_some_and(|pin| *pin != space.name)
-        && let Some(why) = used.bound_reason()
+        && let Some(why) = used.bound_space_reason()
     {
         return Err(why);
     }
@@ -269,7 +273,7 @@ fn thread_cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     let attaches = used.is_some_and(|used| used.endpoint.attach_point.is_some());
     // If the kernel runs no programs, receiving a frame costs the same everywhere and can be
     // omitted.
-    if !attaches || !machine.kernel.is_open() {
+    if !attaches || !machine.kernel.can_load_programs() {
         return own;
     }
     // Frames that the socket filter rejects never enter the ring of the socket.

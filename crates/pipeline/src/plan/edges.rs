@@ -12,12 +12,12 @@ use filter::{Form, Forms};
 /// The default maximum time in ns before the reader of a block is notified. [Th §5.2.2]
 const SIGNAL_NS_MAX: u64 = 1_000_000;
 /// The assumed size, in bytes, of a block that is a frame or the contents of a frame.
-const FRAME_BYTES: usize = 2048;
+const ASSUMED_FRAME_BYTES: usize = 2048;
 /// The assumed size, in bytes, of a block that is neither a frame nor the contents of a frame.
 const ASSUMED_BLOCK_BYTES: usize = 16 << 10;
 /// Maximum number of entries of a ring. A ring of 4,096 entries of 64 bytes occupies a quarter of
 /// the second-level cache of most machines. A larger ring has no benefit (decision 0093).
-const RING_ENTRIES: usize = 4096;
+const RING_ENTRIES_MAX: usize = 4096;
 /// The minimum number of entries to which a ring shrinks. 16 KB of entries stay in the first-level
 /// cache, and hold four full batches.
 const RING_ENTRIES_MIN: usize = 256;
@@ -44,7 +44,7 @@ pub(super) fn plan_edges(
     let needs_ring = |edge: &&Edge| crosses(edge) && !(of_kernel(edge) && to_reader(edge));
     let rings = graph.edges.iter().filter(needs_ring).count();
     let entries =
-        RING_ENTRIES.min((machine.l2 / 4 / ENTRY_SIZE_WITH_MARKS).next_power_of_two()).max(64);
+        RING_ENTRIES_MAX.min((machine.l2 / 4 / ENTRY_SIZE_WITH_MARKS).next_power_of_two()).max(64);
     let framed = |form: &Form| Forms::FRAMED.contains(*form) || *form == Form::Message;
     let signals = SignalDefaults::new(graph, rings, entries, machine);
     let ring = |to: NodeId| {
@@ -166,7 +166,8 @@ impl SignalDefaults {
         let requested = self
             .requested
             .map_or(DEFAULT_SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
-        let cached = (self.cache / if frames { FRAME_BYTES } else { ASSUMED_BLOCK_BYTES }).max(1);
+        let cached =
+            (self.cache / if frames { ASSUMED_FRAME_BYTES } else { ASSUMED_BLOCK_BYTES }).max(1);
         let reason = if self.requested.is_some() { "T_b by `--batch`" } else { "T_b by default" };
         let bounds = [
             (requested.max(1), reason),

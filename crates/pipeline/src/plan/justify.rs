@@ -137,7 +137,7 @@ fn placement_reason(
         let why = if node.is_untrusted() { UNTRUSTED_REASON } else { "an ordinary program" };
         return (why.to_owned(), false);
     }
-    if let Some(why) = node.filter().and_then(FilterUse::bound_reason) {
+    if let Some(why) = node.filter().and_then(FilterUse::bound_space_reason) {
         return (why, false);
     }
     if let Some(owner) = node.inside {

@@ -15,7 +15,7 @@ use super::machine::{Kernel, Machine};
 use super::model::{KernelRefusal, Placement, PlannedSpace, SpaceKind};
 use super::program::{self, KernelRing, Program, attachment};
 use crate::graph::{Edge, FilterUse, Graph, Node, NodeId, Step, reachable};
-use filter::{AttachTarget, Classes, FilterKind, StateScope, check_twin_chain, target};
+use filter::{AttachTarget, Classes, FilterKind, StateScope, check_twin_chain, program_target};
 
 /// Returns the reason why the kernel cannot run a node, regardless of the other placements, or
 /// `None` if it can.
@@ -45,9 +45,9 @@ pub(super) fn refusal_reason(
     let chain: Vec<_> = chain.map(|used| (used.description, &used.arguments)).collect();
     let attach = route.first().and_then(|head| attachment(graph.node(*head)).ok())?;
     if attach.redirects && route.len() == 1 {
-        return process_preference(graph, id, machine, refusals);
+        return process_preference_reason(graph, id, machine, refusals);
     }
-    let (at, why) = check_twin_chain(&chain, target(&attach, hardened)).err()?;
+    let (at, why) = check_twin_chain(&chain, program_target(&attach, hardened)).err()?;
     let first = route.get(at + 1).copied().unwrap_or(id);
     Some(if first == id { why } else { upstream_failure_reason(graph, first) })
 }
@@ -70,7 +70,7 @@ pub(super) fn kernel_only_reason(node: &Node) -> Option<&'static str> {
 /// Returns the reason to read a source in a process although the kernel could read it. The source
 /// takes frames from the host. If no successor can run in the kernel, a program would only add a
 /// hop. Returns `None` if a successor can run in the kernel.
-fn process_preference(
+fn process_preference_reason(
     graph: &Graph,
     id: NodeId,
     machine: &Machine,
@@ -109,7 +109,7 @@ fn route_from_source(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
         check_state_unpublished(graph.node(*at)).map_err(|why| explain(*at, why))?;
         check_sessions(graph, *at).map_err(|why| explain(*at, why))?;
         check_program_sink(graph.node(*at), &attach).map_err(|why| explain(*at, why))?;
-        let is_last = is_exclusive(graph.node(*at), attach.redirects);
+        let is_last = changes_or_consumes_frame(graph.node(*at), attach.redirects);
         if is_last && !is_only_receiver(graph, &route, *at, &attach) {
             let why = "acts on a frame that other nodes also receive";
             return Err(explain(*at, why.to_owned()));
@@ -134,7 +134,7 @@ fn check_sessions(graph: &Graph, id: NodeId) -> Result<(), String> {
     if !used.is_some_and(|used| used.description.state.writes_session_numbers) {
         return Ok(());
     }
-    match downstream(graph, id).into_iter().find(|id| may_read_session(graph.node(*id))) {
+    match downstream_nodes(graph, id).into_iter().find(|id| may_read_session(graph.node(*id))) {
         None => Ok(()),
         Some(asks) => {
             let name = graph.node(asks).name();
@@ -155,7 +155,7 @@ fn may_read_session(node: &Node) -> bool {
 }
 
 /// Returns all nodes downstream of a node, including operands of sections.
-fn downstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
+fn downstream_nodes(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let next = |at| graph.outputs(at).map(|edge| edge.to).chain(graph.operands(at));
     reachable(&[id], next).split_off(1)
 }
@@ -180,7 +180,7 @@ fn upstream_failure_reason(graph: &Graph, id: NodeId) -> String {
 /// Returns true if a node changes or consumes the frame in the kernel, so that no other branch can
 /// receive the original. A program that takes frames from the host (`takes`) also consumes a frame
 /// that it sends; any other program sends a copy.
-fn is_exclusive(node: &Node, takes: bool) -> bool {
+fn changes_or_consumes_frame(node: &Node, takes: bool) -> bool {
     let changes = node.kind() == Some(FilterKind::Editing);
     let of = |used: &FilterUse| {
         used.description.kind == FilterKind::Editing || takes && used.endpoint.outlet.is_some()

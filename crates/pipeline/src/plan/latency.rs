@@ -10,7 +10,7 @@
 //! A ring's share becomes its maximum time before a notification (T_t). The pipe of a program has
 //! no share, because the delay inside a program is unknown.
 
-use super::model::{DelayCause, Latency, Plan, PlannedEdge, ReplicaChain, SpaceKind};
+use super::model::{DelayCause, LatencyPlan, Plan, PlannedEdge, ReplicaChain, SpaceKind};
 use crate::graph::NodeId;
 
 /// Distributes the request's latency budget over the rings of a plan.
@@ -54,7 +54,7 @@ pub(super) fn distribute_latency(plan: &mut Plan) {
         (ring.signal_ns, ring.ns_because) = (bound_ns / parts.max(1), latency_share_reason(parts));
         delays.push(DelayCause::Replicas(number, 2 * (bound_ns / parts.max(1))));
     }
-    plan.latency = Some(Latency { bound_ns, delays });
+    plan.latency = Some(LatencyPlan { bound_ns, delays });
 }
 
 fn latency_share_reason(parts: u64) -> String {

@@ -43,7 +43,7 @@ pub enum Kernel {
 impl Kernel {
     /// Returns true if eBPF programs can be loaded.
     #[must_use]
-    pub const fn is_open(&self) -> bool {
+    pub const fn can_load_programs(&self) -> bool {
         matches!(self, Self::Open { .. })
     }
 }
@@ -52,7 +52,7 @@ impl Machine {
     /// Returns a machine for tests and examples, with two processors and a kernel that can load
     /// programs.
     #[must_use]
-    pub fn with_kernel() -> Self {
+    pub fn example_with_kernel() -> Self {
         let kernel = Kernel::Open { release: "6.18".to_owned(), hardened: false };
         Self { kernel, ..Self::example() }
     }
@@ -63,7 +63,7 @@ impl Machine {
     pub fn example() -> Self {
         Self {
             processors: 2,
-            path_processors: Processors::sharing(2),
+            path_processors: Processors::with_shared_cache(2),
             l1d: 48 << 10,
             l2: 1 << 20,
             kernel: Kernel::Closed {

@@ -40,13 +40,13 @@ pub(crate) mod signal;
 mod stages;
 
 pub use batch::BatchSize;
-pub use complete::complete;
+pub use complete::complete_with_sinks;
 pub use costs::{ArcShare, COSTS_VERSION, Costs, FilterCost};
 pub use kernel::programs_for_nodes;
 pub use machine::{Kernel, Machine};
 pub use model::{
-    Candidate, DelayCause, KernelRefusal, Latency, Placement, PlacementChoice, Plan, PlannedEdge,
-    PlannedSpace, Policy, ReplicaChain, ReplicaRefusal, SpaceKind, Unplaceable,
+    Candidate, DelayCause, KernelRefusal, LatencyPlan, Placement, PlacementChoice, Plan,
+    PlannedEdge, PlannedSpace, Policy, ReplicaChain, ReplicaRefusal, SpaceKind, Unplaceable,
 };
 pub use moves::{MovePeriod, may_enter_kernel};
 pub use persist::{PersistedNode, PersistedPlan};
@@ -63,7 +63,7 @@ use crate::registry::Registry;
 
 /// Plans a checked graph for a machine. Fails if no space can run a node.
 pub fn plan(graph: Graph, registry: &dyn Registry, machine: &Machine) -> Result<Plan, Unplaceable> {
-    let (graph, reports) = complete(graph, registry);
+    let (graph, reports) = complete_with_sinks(graph, registry);
     plan_completed(graph, reports, machine, Vec::new())
 }
 
@@ -79,7 +79,7 @@ fn plan_completed(
         // The other goals determine how many threads share the work.
         _ => Policy::Cost,
     };
-    let discovery = discover::discover(&graph, machine, &refusals);
+    let discovery = discover::discover_spaces(&graph, machine, &refusals);
     let selection = select::select_placement(&graph, &discovery, machine, policy)?;
     let (edges, ring) = edges::plan_edges(&graph, &selection, &discovery.spaces, machine);
     let costs = alternatives::describe_alternatives(&graph, &discovery, &selection, machine);
@@ -113,7 +113,7 @@ fn plan_completed(
     };
     replicas::spread_work(&mut plan, machine);
     latency::distribute_latency(&mut plan);
-    ring_size::apply(&mut plan);
+    ring_size::apply_ring_option(&mut plan);
     signal::apply_signal_option(&mut plan);
     Ok(plan)
 }
@@ -127,7 +127,7 @@ impl Plan {
     /// Plans the request again after the kernel refused nodes of this plan. The new plan places
     /// them in the next best spaces. Returns `None` if this plan already takes the refusals into
     /// account.
-    pub fn replan_without(
+    pub fn replan_after_refusals(
         &self,
         machine: &Machine,
         refusals: &[KernelRefusal],

@@ -39,7 +39,7 @@ pub struct Plan {
     /// The maximum number of blocks that a thread processes at once.
     pub batch: BatchSize,
     /// The latency budget, or `None` if the request does not set `--latency`.
-    pub latency: Option<Latency>,
+    pub latency: Option<LatencyPlan>,
     /// The policy and the result of the placement search.
     pub choice: PlacementChoice,
 }
@@ -69,7 +69,7 @@ impl Plan {
     }
 
     /// Returns the sources that evaluate this filter in the kernel.
-    pub fn sources_pushing(&self, filter: NodeId) -> impl Iterator<Item = NodeId> {
+    pub fn sources_evaluating(&self, filter: NodeId) -> impl Iterator<Item = NodeId> {
         let asks = move |pushed: &&Pushdown| pushed.filter == Ok(filter);
         self.pushdowns.iter().filter(asks).map(|pushed| pushed.source)
     }
@@ -259,7 +259,7 @@ pub struct KernelRefusal {
 
 /// A latency budget, and the share of each cause of delay.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Latency {
+pub struct LatencyPlan {
     /// The maximum latency of a block that the request sets, in ns.
     pub bound_ns: u64,
     /// The delays with their shares: sources first, then edges, then replicas.
@@ -278,7 +278,7 @@ pub enum DelayCause {
     Replicas(usize, u64),
 }
 
-impl Latency {
+impl LatencyPlan {
     /// Returns a source's share of the latency budget, in ns, or `None` if it has none.
     #[must_use]
     pub fn source_share(&self, node: NodeId) -> Option<u64> {

@@ -35,13 +35,13 @@ pub enum ThreadPlacement {
 impl Processors {
     /// Creates a set of `count` processors that share one last-level cache, for tests and examples.
     #[must_use]
-    pub fn sharing(count: usize) -> Self {
+    pub fn with_shared_cache(count: usize) -> Self {
         Self { allowed: (0..count).collect(), start: 0, sharers: (0..count).collect() }
     }
 
     /// Chooses the processors for `threads` threads that start together.
     #[must_use]
-    pub fn place(&self, threads: usize) -> ThreadPlacement {
+    pub fn place_threads(&self, threads: usize) -> ThreadPlacement {
         let anywhere = |why: &str| ThreadPlacement::Anywhere(why.to_owned());
         if threads < 2 {
             return anywhere("one thread shares nothing");
@@ -84,7 +84,7 @@ mod tests {
     fn k9_threads_of_a_path_share_last_level_cache_if_they_fit() {
         let place = |allowed: &[usize], sharers: &[usize], threads| {
             let (allowed, sharers) = (allowed.to_vec(), sharers.to_vec());
-            Processors { allowed, start: 2, sharers }.place(threads)
+            Processors { allowed, start: 2, sharers }.place_threads(threads)
         };
         let why = |placed| match placed {
             ThreadPlacement::Anywhere(why) => why,

@@ -77,7 +77,7 @@ const RECORD_BUFFER_BYTES: u32 = 8 << 20;
 
 /// The maximum size of a frame in bytes: 64 KB of data merged by the kernel, plus Ethernet header
 /// and tags.
-const RECORD_MAX: u32 = (64 << 10) + 64;
+const RECORD_BYTES_MAX: u32 = (64 << 10) + 64;
 
 pub(super) fn build_programs(
     graph: &Graph,
@@ -197,7 +197,7 @@ impl KernelRing {
         Self {
             pointers: number(ring.entries),
             bytes: RECORD_BUFFER_BYTES,
-            record_max: RECORD_MAX,
+            record_max: RECORD_BYTES_MAX,
             signal_blocks: number(ring.signal_blocks),
             // A notification costs 12 us on a virtual machine, and 30 us if the reader sleeps, so
             // notifications are as rare as the time permits. [CONTRACT 29]

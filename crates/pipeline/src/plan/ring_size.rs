@@ -15,16 +15,16 @@ use crate::names::unique_names;
 pub(crate) const RING_OPTION: &str = "ring";
 
 /// The permitted number of entries of a ring. The minimum is the size of a full batch.
-const ENTRIES: std::ops::RangeInclusive<usize> = 64..=1_048_576;
+const PERMITTED_ENTRY_COUNTS: std::ops::RangeInclusive<usize> = 64..=1_048_576;
 
 /// One item of the option `--ring`: the node, or `None` for all rings, and the number of ring
 /// entries.
 type RingSizeItem<'t> = (Option<&'t str>, usize);
 
 /// Checks the value of the option `--ring`. Fails with the invalid item and the reason.
-pub(crate) fn check(text: &str, graph: &Graph) -> Result<(), String> {
+pub(crate) fn check_ring_option(text: &str, graph: &Graph) -> Result<(), String> {
     let known = unique_names(graph);
-    for (node, _) in parse(text)? {
+    for (node, _) in parse_ring_option(text)? {
         if let Some(node) = node
             && !known.iter().any(|name| is_named(name, node))
         {
@@ -34,7 +34,7 @@ pub(crate) fn check(text: &str, graph: &Graph) -> Result<(), String> {
     Ok(())
 }
 
-fn parse(text: &str) -> Result<Vec<RingSizeItem<'_>>, String> {
+fn parse_ring_option(text: &str) -> Result<Vec<RingSizeItem<'_>>, String> {
     text.split(',').map(parse_ring_size_item).collect()
 }
 
@@ -44,9 +44,11 @@ fn parse_ring_size_item(part: &str) -> Result<RingSizeItem<'_>, String> {
         None => (None, part),
     };
     match number.parse() {
-        Ok(entries) if ENTRIES.contains(&entries) && node != Some("") => Ok((node, entries)),
+        Ok(entries) if PERMITTED_ENTRY_COUNTS.contains(&entries) && node != Some("") => {
+            Ok((node, entries))
+        }
         _ => {
-            let (low, high) = (ENTRIES.start(), ENTRIES.end());
+            let (low, high) = (PERMITTED_ENTRY_COUNTS.start(), PERMITTED_ENTRY_COUNTS.end());
             Err(format!(
                 "`{part}`: a part is [NODE:]ENTRIES, from {low} to {high}, as in `count:4096`"
             ))
@@ -55,10 +57,10 @@ fn parse_ring_size_item(part: &str) -> Result<RingSizeItem<'_>, String> {
 }
 
 /// Sets the sizes of the rings that the request names.
-pub(super) fn apply(plan: &mut Plan) {
+pub(super) fn apply_ring_option(plan: &mut Plan) {
     let Some(text) = plan.graph.options.text(RING_OPTION).map(str::to_owned) else { return };
     let (names, edges) = (unique_names(&plan.graph), &plan.graph.edges);
-    for (node, entries) in parse(&text).unwrap_or_default() {
+    for (node, entries) in parse_ring_option(&text).unwrap_or_default() {
         for (edge, planned) in edges.iter().zip(&mut plan.edges) {
             let is_read_by = node.is_none_or(|node| is_named(&names[edge.to.0], node));
             if let (true, PlannedEdge::Ring(ring)) = (is_read_by, planned) {
@@ -83,10 +85,10 @@ mod tests {
 
     #[test]
     fn f6_ring_option_parses_nodes_and_entry_counts() {
-        let all = parse("1024,count:4096,exec#2:64").unwrap();
+        let all = parse_ring_option("1024,count:4096,exec#2:64").unwrap();
         assert_eq!(all, [(None, 1024), (Some("count"), 4096), (Some("exec#2"), 64)]);
         for wrong in ["", "count", "count:", ":64", "63", "1048577", "8:9", "count:1k"] {
-            assert!(parse(wrong).is_err(), "{wrong}");
+            assert!(parse_ring_option(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -114,7 +114,7 @@ fn set_ring_thresholds(ring: &mut RingPlan, signal: &SignalItem<'_>) {
 
 /// Returns those node names in the option `--signal` that have no effect, because no node with the
 /// name reads a ring from another space.
-pub(crate) fn nodes_without_ring(plan: &Plan) -> Vec<String> {
+pub(crate) fn signal_nodes_without_ring(plan: &Plan) -> Vec<String> {
     let Some(text) = plan.graph.options.text(SIGNAL_OPTION) else { return Vec::new() };
     let names = unique_names(&plan.graph);
     let has_ring = |node: &str| {

@@ -13,7 +13,7 @@
 
 use super::machine::Machine;
 use super::model::{Candidate, Plan, PlannedEdge, Policy, SpaceKind};
-use super::replicas::Demand;
+use super::replicas::BenefitRequirement;
 use crate::format::format_short_duration;
 use crate::graph::{FilterUse, Graph, NodeId, Step};
 use filter::{FilterKind, ReadDepth, StateScope, Value};
@@ -65,7 +65,7 @@ impl Plan {
     /// costs; `None` if the request forbids stages or no division is worthwhile.
     #[must_use]
     pub fn divide_into_stages(&self, machine: &Machine) -> Option<StageDivision> {
-        let demand = Demand::from_graph(&self.graph)?;
+        let demand = BenefitRequirement::from_graph(&self.graph)?;
         let parts = self.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
         let threads = self.spaces.iter().filter(|space| space.kind == SpaceKind::Thread).count();
         let spare = machine.processors.saturating_sub(threads);
@@ -89,7 +89,7 @@ impl Plan {
                 search.legal_moves(&layout, 0, true).next().is_some()
             })
         };
-        Demand::from_graph(&self.graph).is_some() && (0..parts).any(divisible)
+        BenefitRequirement::from_graph(&self.graph).is_some() && (0..parts).any(divisible)
     }
 
     /// Returns this plan with its nodes divided into stages; `None` if there is no such plan.
@@ -222,7 +222,7 @@ impl<'p> StageSearch<'p> {
 
     /// Divides the component into stages, with up to `spare` additional threads. Returns `None` if
     /// the gain is smaller than the cost of a crossing, or smaller than `demand` requires.
-    fn divide_component(&self, spare: usize, demand: Demand) -> Option<StageDivision> {
+    fn divide_component(&self, spare: usize, demand: BenefitRequirement) -> Option<StageDivision> {
         let begin = self.current_layout();
         let now_ns = self.block_time_bound(&self.thread_loads(&begin));
         let (mut layout, mut then_ns) = (begin.clone(), now_ns);
@@ -324,7 +324,7 @@ impl<'p> StageSearch<'p> {
         }
         let Some(used) = node.filter() else { return true };
         let pinned = matches!(used.description.state.scope, StateScope::Pinned(_));
-        let ahead = self.plan.sources_pushing(id).next().is_some();
+        let ahead = self.plan.sources_evaluating(id).next().is_some();
         node.kind() != Some(FilterKind::Source) && !pinned && !ahead
     }
 

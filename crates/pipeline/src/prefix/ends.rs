@@ -32,7 +32,7 @@ pub(super) fn find_prefix_ends(
     registry: &dyn Registry,
 ) -> Result<Vec<PrefixEnd>, UnsharedReason> {
     let filters: Vec<(&FilterTerm, &FilterUse)> = leading_filters(whole, graph).collect();
-    let orders = |(_, used): &(&FilterTerm, &FilterUse)| used.effect().output_form == STREAM;
+    let orders = |(_, used): &(&FilterTerm, &FilterUse)| used.effect().output_form == STREAM_FORM;
     let Some(first) = filters.iter().position(orders) else {
         return Err(UnsharedReason("no `tcp` follows the interface in it".to_owned()));
     };
@@ -54,14 +54,14 @@ pub(super) fn find_prefix_ends(
             OutputForm::Same | OutputForm::Nothing => {}
         }
         if used.description.state.scope == StateScope::Sessions || !is_behind {
-            let is_on_request = is_on_request(graph, term.span, used.description);
+            let is_on_request = names_on_request_class(graph, term.span, used.description);
             ends.push(PrefixEnd { stage, outputs_messages, is_plain, is_on_request });
         }
     }
     Ok(ends)
 }
 
-const STREAM: OutputForm = OutputForm::Form(Form::Stream);
+const STREAM_FORM: OutputForm = OutputForm::Form(Form::Stream);
 const MESSAGE_FORM: OutputForm = OutputForm::Form(Form::Message);
 
 /// Returns the filters that follow the source, up to the first term that is not a filter.
@@ -85,7 +85,7 @@ fn check_shareable(
 ) -> Result<(), UnsharedReason> {
     check_request_independence(term)?;
     let name = &term.name.text;
-    if registry.adds(name) {
+    if registry.is_added_by_program(name) {
         return Err(UnsharedReason(format!("`{name}` is a function of this program")));
     }
     // A session is observed from its beginning, so the state that is kept for it is the same for
@@ -95,7 +95,7 @@ fn check_shareable(
     }
     let output_form = used.effect().output_form;
     if used.description.constructor.is_none()
-        || is_behind && ![STREAM, MESSAGE_FORM, OutputForm::Same].contains(&output_form)
+        || is_behind && ![STREAM_FORM, MESSAGE_FORM, OutputForm::Same].contains(&output_form)
     {
         return Err(UnsharedReason(format!("`{name}` outputs neither streams nor messages")));
     }
@@ -104,10 +104,10 @@ fn check_shareable(
 
 /// Returns true if a label after the filter names an on-request class: a class that the filter
 /// produces only if a label names it. Also returns true if the graph has no filter at the span.
-fn is_on_request(graph: &Graph, span: Span, filter: &Description) -> bool {
+fn names_on_request_class(graph: &Graph, span: Span, filter: &Description) -> bool {
     let Some((node, _)) = node_at(graph, span) else { return true };
     let Some(made) = filter.classes_on_request else { return false };
-    let names_one = |edge: &Edge| graph.names_any(edge, made);
+    let names_one = |edge: &Edge| graph.names_class_within(edge, made);
     graph.outputs(node).any(names_one)
 }
 

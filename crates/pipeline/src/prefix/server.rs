@@ -11,7 +11,7 @@ use crate::registry::Registry;
 /// which a prefix can end (see `ends`). `runs` returns true for a prefix that is already running.
 /// The request then continues the longest such prefix.
 #[must_use]
-pub fn prefix_request(
+pub fn build_prefix_request(
     prefix: &str,
     registry: &dyn Registry,
     runs: impl Fn(&str) -> bool,

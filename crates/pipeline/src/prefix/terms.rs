@@ -41,7 +41,7 @@ pub fn is_private_prefix_requested(options: &Arguments) -> bool {
 
 /// Returns the text of a source that reads the output of the shared prefix `prefix`.
 #[must_use]
-pub fn source_text(prefix: &str) -> String {
+pub fn shared_source_text(prefix: &str) -> String {
     Term::Filter(endpoint_term(SHARED_SOURCE, prefix)).to_string()
 }
 

@@ -73,7 +73,8 @@ fn o6_prefix_reaches_to_the_last_filter_that_keeps_sessions() {
 
 #[test]
 fn o6_prefix_request_shares_output_after_tcp_and_http() {
-    let made = |prefix: &str, runs: &str| prefix_request(prefix, &FILTERS, |text| text == runs);
+    let made =
+        |prefix: &str, runs: &str| build_prefix_request(prefix, &FILTERS, |text| text == runs);
     assert_eq!(made("rx lo | tcp", ""), "rx lo | tcp | share \"rx lo | tcp\" last=yes");
     assert_eq!(
         made("rx lo | tcp |80 http", ""),
@@ -101,7 +102,7 @@ fn o6_prefix_with_quotes_is_quoted_in_derived_requests() {
     let text = r#"rx lo | match "a\"\\b" | tcp | count"#;
     let (prefix, rest) = split_texts(text);
     assert!(text.starts_with(&prefix), "{prefix}");
-    for made in [rest, prefix_request(&prefix, &FILTERS, |_| false)] {
+    for made in [rest, build_prefix_request(&prefix, &FILTERS, |_| false)] {
         let (request, mistakes) = parse(&made);
         assert!(mistakes.is_empty(), "{made}: {mistakes:?}");
         assert_eq!(request.to_string(), made);

@@ -202,7 +202,7 @@ fn upstream_nodes(graph: &Graph, id: NodeId) -> Vec<NodeId> {
 
 /// Returns the key by which blocks are distributed among worker processes.
 #[must_use]
-pub fn session_key(graph: &Graph) -> ShardKey {
+pub fn worker_shard_key(graph: &Graph) -> ShardKey {
     let keys =
         graph.nodes_with_ids().filter_map(|(_, node)| node.filter()?.description.state.session_key);
     match keys.into_iter().any(|by| by == ShardKey::Addresses) {

@@ -1,6 +1,6 @@
 //! The request of each worker process.
 
-use super::{WORKERS_OPTION, session_key};
+use super::{WORKERS_OPTION, worker_shard_key};
 use crate::edit::{
     InvalidEdit, for_each_filter, join_with_pipe, parse_filter, parse_tree, replace_filter,
 };
@@ -15,7 +15,7 @@ use filter::sharing::ShardKey;
 pub fn worker_request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdit> {
     let mut request = parse_tree(&graph.text, "the request")?;
     request.options.retain(|option| option.key.text != WORKERS_OPTION);
-    let by = match session_key(graph) {
+    let by = match worker_shard_key(graph) {
         ShardKey::Addresses => "addresses",
         ShardKey::Flow | ShardKey::Session => "flow",
     };

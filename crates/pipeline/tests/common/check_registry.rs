@@ -39,19 +39,29 @@ const fn class_range(low: u32, high: u32) -> ValueRange {
 const RX: Description = Description {
     parameters: &[
         Parameter::optional("interface", ParameterType::Text, "where to listen").positional(),
-        Parameter::named("both", ParameterType::Flag, "no", "what the host sends, too"),
-        Parameter::named("take", ParameterType::Flag, "no", "take the packets from the host"),
-        Parameter::named("snap", ParameterType::SIZE, "64k", "how much of a frame"),
+        Parameter::with_default("both", ParameterType::Flag, "no", "what the host sends, too"),
+        Parameter::with_default(
+            "take",
+            ParameterType::Flag,
+            "no",
+            "take the packets from the host",
+        ),
+        Parameter::with_default("snap", ParameterType::SIZE, "64k", "how much of a frame"),
         Parameter::optional("wait", ParameterType::Duration, "how long"),
-        Parameter::named("slots", ParameterType::Number { low: 1, high: 4096 }, "256", "ring size"),
-        Parameter::named("at", ParameterType::OneOf(&["host", "wire"]), "host", "where"),
+        Parameter::with_default(
+            "slots",
+            ParameterType::Number { low: 1, high: 4096 },
+            "256",
+            "ring size",
+        ),
+        Parameter::with_default("at", ParameterType::OneOf(&["host", "wire"]), "host", "where"),
     ],
     ..description("rx", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Frame))
 };
 const TX_SOURCE: Description = Description {
     parameters: &[
         Parameter::optional("interface", ParameterType::Text, "where to listen").positional(),
-        Parameter::named("loopback", ParameterType::Flag, "yes", "what it sends to itself"),
+        Parameter::with_default("loopback", ParameterType::Flag, "yes", "what it sends to itself"),
     ],
     ..description("tx", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Frame))
 };
@@ -112,7 +122,7 @@ const FLAVOUR_FILTER: Description = number_class_description(
     &[("ssh", 7), ("odd", 1)],
 );
 const TCP: Description = Description {
-    parameters: &[Parameter::named(
+    parameters: &[Parameter::with_default(
         "depth",
         ParameterType::Number { low: 1, high: 64 },
         "8",
@@ -147,7 +157,7 @@ const SSH: Description = Description {
     parameters: &[Parameter::optional("user", ParameterType::Text, "whose").positional()],
     ..description("ssh", FilterKind::Inspection, Forms::ANY, OutputForm::Same)
 };
-const COUNT: Description =
+const COUNT_FILTER: Description =
     description("count", FilterKind::Statistics, Forms::ANY, OutputForm::Same);
 const COMPRESS: Description =
     description("compress", FilterKind::Editing, Forms::ANY, OutputForm::Same);
@@ -158,10 +168,10 @@ const EXEC: Description = Description {
 };
 const EXEC_AT_HEAD: Description =
     Description { kind: FilterKind::Source, input_forms: Forms::NONE, ..EXEC };
-const FILES: Description = Description {
+const FILES_SINK: Description = Description {
     parameters: &[
         Parameter::required("directory", ParameterType::Path, "where the files go"),
-        Parameter::named(
+        Parameter::with_default(
             "per",
             ParameterType::OneOf(&["block", "connection"]),
             "block",
@@ -227,11 +237,11 @@ pub(crate) fn check_registry() -> CheckRegistry {
             &TCP,
             &HTTP,
             &SSH,
-            &COUNT,
+            &COUNT_FILTER,
             &COMPRESS,
             &EXEC,
             &EXEC_AT_HEAD,
-            &FILES,
+            &FILES_SINK,
             &PRINT,
             &LOG_SINK,
         ],
@@ -253,8 +263,8 @@ impl pipeline::Registry for CheckRegistry {
         self.0.find_source(name)
     }
 
-    fn endpoint(&self, description: &Description) -> &'static EndpointFacts {
-        self.0.endpoint(description)
+    fn endpoint_facts(&self, description: &Description) -> &'static EndpointFacts {
+        self.0.endpoint_facts(description)
     }
 
     fn names(&self) -> Vec<&'static str> {
@@ -265,7 +275,11 @@ impl pipeline::Registry for CheckRegistry {
         self.0.spaces()
     }
 
-    fn refusal(&self, description: &Description, arguments: &Arguments) -> Option<Mistake> {
+    fn argument_refusal(
+        &self,
+        description: &Description,
+        arguments: &Arguments,
+    ) -> Option<Mistake> {
         let nonsense = arguments.text("expression").is_some_and(|text| text.contains("nonsense"));
         description.constructor.filter(|_| nonsense).and_then(|make| make(arguments).err())
     }

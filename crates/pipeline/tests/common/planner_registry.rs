@@ -55,10 +55,13 @@ fn observing_attachment(arguments: &Arguments) -> Result<AttachTarget, String> {
 }
 
 const REPLAY: Description = source_description("replay", Form::Frame, &[FILE_PARAMETER]);
-const READ: Description = source_description(
+const READ_SOURCE: Description = source_description(
     "read",
     Form::Bytes,
-    &[FILE_PARAMETER, Parameter::named("block", ParameterType::SIZE, "64k", "how long a block is")],
+    &[
+        FILE_PARAMETER,
+        Parameter::with_default("block", ParameterType::SIZE, "64k", "how long a block is"),
+    ],
 );
 const PRINT: Description = sink_description("print", &[]);
 const DISCARD: Description = Description {
@@ -113,8 +116,8 @@ impl Registry for PlannerRegistry {
         self.0.find_source(name)
     }
 
-    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
-        self.0.endpoint(entry)
+    fn endpoint_facts(&self, entry: &Description) -> &'static EndpointFacts {
+        self.0.endpoint_facts(entry)
     }
 
     fn names(&self) -> Vec<&'static str> {
@@ -125,7 +128,7 @@ impl Registry for PlannerRegistry {
         self.0.spaces()
     }
 
-    fn refusal(&self, _: &Description, _: &Arguments) -> Option<Mistake> {
+    fn argument_refusal(&self, _: &Description, _: &Arguments) -> Option<Mistake> {
         None
     }
 }
@@ -156,7 +159,7 @@ pub(crate) fn planner_registry() -> PlannerRegistry {
 
 fn entries() -> Vec<&'static Description> {
     let mut entries: Vec<&'static Description> =
-        vec![&RX, &REPLAY, &READ, &EXEC_AT_HEAD, &EXEC, &CYCLE_FILTER];
+        vec![&RX, &REPLAY, &READ_SOURCE, &EXEC_AT_HEAD, &EXEC, &CYCLE_FILTER];
     entries.extend(filter::catalog::FILTERS);
     entries.extend([&PRINT, &DISCARD, &PCAP]);
     entries

@@ -10,7 +10,8 @@ use pipeline::language::tree::{
 use super::Random;
 
 const EMPTY_SPAN: Span = Span { start: 0, end: 0 };
-const NAMES: &[&str] = &["a", "rx", "tcp", "http", "dport", "x1_y", "all", "x", "name", "files"];
+const CANDIDATE_NAMES: &[&str] =
+    &["a", "rx", "tcp", "http", "dport", "x1_y", "all", "x", "name", "files"];
 const ARGUMENT_KEYS: &[&str] = &["k", "per", "max-age", "name", "a_b", "x9"];
 const MARKS: &[&str] = &["X", "y", "Loop_1"];
 const PIN_NAMES: &[&str] = &["kernel", "thread2", "s"];
@@ -118,7 +119,13 @@ fn random_filter_term(random: &mut Random) -> FilterTerm {
         (0..random.next_below(4).saturating_sub(1)).map(|_| random_argument(random)).collect();
     let mark = random.one_chance_in(6).then(|| random_name(random, MARKS));
     let pin = random.one_chance_in(6).then(|| random_name(random, PIN_NAMES));
-    FilterTerm { name: random_name(random, NAMES), arguments, mark, pin, span: EMPTY_SPAN }
+    FilterTerm {
+        name: random_name(random, CANDIDATE_NAMES),
+        arguments,
+        mark,
+        pin,
+        span: EMPTY_SPAN,
+    }
 }
 
 fn random_argument(random: &mut Random) -> Argument {
@@ -157,7 +164,7 @@ fn random_class(random: &mut Random) -> LabelEntry {
 fn random_value(random: &mut Random) -> Value {
     match random.next_below(3) {
         0 => loop {
-            let name = random_name(random, NAMES);
+            let name = random_name(random, CANDIDATE_NAMES);
             if name.text != "all" {
                 return Value::Name(name);
             }

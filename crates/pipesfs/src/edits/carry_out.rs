@@ -7,7 +7,7 @@ use crate::snapshot::SnapshotCache;
 use crate::tree::{PathKey, Tree, path_key};
 use std::time::{Duration, Instant};
 use streamline::paths::{
-    Change, ChangedNodes, Client, ClientError, OUTDATED, PathClient, PathView,
+    ChangeParameters, ChangedNodes, Client, ClientError, OUTDATED_ERROR, PathClient, PathView,
 };
 
 /// The result of a change to the tree that [`carry_out`] has attempted.
@@ -57,7 +57,7 @@ impl Caller {
 }
 
 /// Makes a planned change. Blocks at most until the caller's deadline.
-pub(crate) fn carry_out(
+pub(crate) fn carry_out_change(
     tree: &Tree,
     planned: &PlannedChange,
     caller: &Caller,
@@ -65,7 +65,9 @@ pub(crate) fn carry_out(
 ) -> Result<ChangeResult, Refusal> {
     match planned {
         PlannedChange::Nothing => Ok(ChangeResult::Made(None)),
-        PlannedChange::Edit(edit) => caller.run_as_caller(|| change(tree, edit, caller, snapshots)),
+        PlannedChange::Edit(edit) => {
+            caller.run_as_caller(|| edit_path(tree, edit, caller, snapshots))
+        }
         PlannedChange::Start { name, request } => {
             let daemon = snapshots.directory();
             start::start(daemon, (name.as_deref(), request), caller).map(ChangeResult::Started)
@@ -74,7 +76,7 @@ pub(crate) fn carry_out(
     }
 }
 
-fn change(
+fn edit_path(
     tree: &Tree,
     edit: &PathEdit,
     caller: &Caller,
@@ -87,7 +89,7 @@ fn change(
     let line = |view: &PathView| Some(view.line.clone()).filter(|line| !line.is_empty());
     let known = view(edit.path)?;
     let wants_nodes = edit.into.is_none() && !caller.is_other;
-    let asked = Change {
+    let asked = ChangeParameters {
         words: edit.words.clone(),
         running: line(known),
         other: edit.into.map(&view).transpose()?.and_then(line),
@@ -112,7 +114,9 @@ fn change(
     }
     match changed {
         Ok(reply) => Ok(ChangeResult::Made(reply.nodes)),
-        Err(ClientError::Refused(fault)) if fault.name == OUTDATED => Ok(ChangeResult::Outdated),
+        Err(ClientError::Refused(fault)) if fault.name == OUTDATED_ERROR => {
+            Ok(ChangeResult::Outdated)
+        }
         Err(error) => Err(refusal(&error)),
     }
 }

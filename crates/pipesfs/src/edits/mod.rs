@@ -15,7 +15,7 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-use crate::entries::Key;
+use crate::entries::ObjectKey;
 use crate::protocol::errno;
 use crate::tree::{Child, DirectoryId, Tree};
 use std::collections::{HashMap, HashSet};
@@ -60,13 +60,13 @@ pub(crate) struct MountPermissions {
 /// Returns `None` if there is no new subdirectory.
 pub(crate) fn added_subdirectory(
     (old, new): (&Tree, &Tree),
-    (parent, name): (&Key, &str),
-) -> Option<Key> {
+    (parent, name): (&ObjectKey, &str),
+) -> Option<ObjectKey> {
     let directory = new.directory(&parent.place)?;
-    let is_new = |key: &Key| old.directory(&key.place).is_none();
+    let is_new = |key: &ObjectKey| old.directory(&key.place).is_none();
     let children = directory.children.iter().filter_map(|(known, child)| {
         let Child::Directory(at) = child else { return None };
-        Some((known, Key::directory(new.directories.get(*at)?.place.clone())))
+        Some((known, ObjectKey::directory(new.directories.get(*at)?.place.clone())))
     });
     let added: Vec<_> = children.filter(|(_, key)| is_new(key)).collect();
     let named = added.iter().find(|(known, _)| *known == name);
@@ -77,8 +77,8 @@ pub(crate) fn added_subdirectory(
 /// identity. `old` and `new` are the trees before and after the move. The identity of a directory
 /// changes when its node moves to another path.
 pub(crate) fn moved_directories(
-    (old, (parent, name)): (&Tree, (&Key, &str)),
-    (new, (into, to)): (&Tree, (&Key, &str)),
+    (old, (parent, name)): (&Tree, (&ObjectKey, &str)),
+    (new, (into, to)): (&Tree, (&ObjectKey, &str)),
 ) -> HashMap<DirectoryId, DirectoryId> {
     let mut places = HashMap::new();
     let from = old.lookup(parent, name, &[]);

@@ -2,7 +2,7 @@
 //! their parents.
 
 use super::Refusal;
-use crate::entries::{DirectoryObject, Key};
+use crate::entries::{DirectoryObject, ObjectKey};
 use crate::names::escape;
 use crate::protocol::errno;
 use crate::tree::{Child, Directory, DirectoryId, NodeIndex, Tree};
@@ -13,7 +13,7 @@ const PLACEHOLDER: &str = "discard";
 
 /// The output of a node, or one class of this output, as a place to which filters can be connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Output {
+pub(super) struct NodeOutput {
     /// The node that emits the output.
     pub(super) node: NodeIndex,
     /// Name of the output in edit commands: `NODE` or `NODE/CLASS`.
@@ -24,7 +24,7 @@ impl Tree {
     /// Returns the path from the root to an object, for messages. For a file or a link, this is the
     /// path of its directory.
     #[must_use]
-    pub fn path_from_root(&self, key: &Key) -> String {
+    pub fn path_from_root(&self, key: &ObjectKey) -> String {
         let mut names = Vec::new();
         let (mut place, mut last) = (key.place.clone(), None);
         if let DirectoryId::Class(path, node, class) = &key.place
@@ -57,7 +57,7 @@ impl Tree {
     }
 
     /// Returns the path to which the node `member` belongs, as the snapshot contains it.
-    pub(super) fn view(&self, member: NodeIndex) -> Result<&PathView, Refusal> {
+    pub(super) fn path_view(&self, member: NodeIndex) -> Result<&PathView, Refusal> {
         self.paths.get(member.path).ok_or_else(Refusal::object_removed)
     }
 
@@ -91,7 +91,7 @@ impl Tree {
     }
 
     /// Returns the node output that a directory represents. Fails if the directory represents none.
-    pub(super) fn output(&self, key: &Key) -> Result<Output, Refusal> {
+    pub(super) fn output(&self, key: &ObjectKey) -> Result<NodeOutput, Refusal> {
         if key.part != DirectoryObject::Whole {
             let why = "it is a view of a filter, and contains no filters";
             return Err(Refusal::new(errno::EPERM, why));
@@ -116,13 +116,13 @@ impl Tree {
         let node = self.only_member(directory)?;
         let name = &self.details_of_node(node)?.name;
         let words = class.map_or_else(|| name.clone(), |class| format!("{name}/{class}"));
-        Ok(Output { node, words })
+        Ok(NodeOutput { node, words })
     }
 
     /// Returns the directories on the path from the root to a directory, including the directory
     /// itself. The directory of a class that no arc carries is accepted, although it is not in the
     /// tree.
-    fn ancestor_keys(&self, key: &Key) -> Vec<Key> {
+    fn ancestor_keys(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         let mut way = Vec::new();
         let mut place = key.place.clone();
         if let DirectoryId::Class(path, node, _) = &key.place
@@ -133,7 +133,7 @@ impl Tree {
         }
         let mut at = self.directory(&place);
         while let Some(directory) = at {
-            way.push(Key::directory(directory.place.clone()));
+            way.push(ObjectKey::directory(directory.place.clone()));
             let is_root = directory.place == DirectoryId::Root;
             at = self.directories.get(directory.parent).filter(|_| !is_root);
         }
@@ -143,7 +143,7 @@ impl Tree {
 
     /// Resolves the target of a symbolic link in the directory `from`. Returns `None` if the target
     /// does not exist.
-    pub(super) fn resolve(&self, from: &Key, target: &str) -> Option<Key> {
+    pub(super) fn resolve(&self, from: &ObjectKey, target: &str) -> Option<ObjectKey> {
         let mut way = self.ancestor_keys(from);
         for name in target.split('/').filter(|name| !name.is_empty() && *name != ".") {
             if name == ".." {
@@ -157,7 +157,7 @@ impl Tree {
             match &next.part {
                 // Links to nodes are followed.
                 DirectoryObject::Link(_) => {
-                    let target = self.target(&next)?;
+                    let target = self.link_target(&next)?;
                     let there = self.resolve(&here, &target)?;
                     way = self.ancestor_keys(&there);
                     if there.part != DirectoryObject::Whole {
@@ -172,12 +172,12 @@ impl Tree {
 
     /// Returns true if no filter is connected to the output that a directory represents: the
     /// directory is not in the tree, or contains only the placeholder sink.
-    pub(super) fn is_empty(&self, place: &DirectoryId) -> bool {
+    pub(super) fn has_no_filters(&self, place: &DirectoryId) -> bool {
         let Some(directory) = self.directory(place) else { return true };
         directory.children.iter().all(|(_, child)| match child {
             Child::Directory(at) => self.directories.get(*at).is_some_and(|below| {
                 let class = matches!(below.place, DirectoryId::Class(..));
-                self.is_placeholder(below) || class && self.is_empty(&below.place)
+                self.is_placeholder(below) || class && self.has_no_filters(&below.place)
             }),
             Child::Link(_) => false,
         })

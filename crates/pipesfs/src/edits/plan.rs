@@ -2,14 +2,14 @@
 //! the symbolic links in the names of files that a new filter opens.
 
 use super::below_mount::is_below_mount;
-use super::places::Output;
+use super::places::NodeOutput;
 use super::{MountPermissions, Refusal};
-use crate::entries::{DirectoryObject, Key, ObjectKind};
+use crate::entries::{DirectoryObject, ObjectKey, ObjectKind};
 use crate::names::unescape;
 use crate::protocol::errno;
-use crate::tree::{Child, DirectoryId, EMPTY_STREAM_SOURCE, NodeIndex, PathKey, Tree, path_key};
+use crate::tree::{Child, DirectoryId, EMPTY_PATH_SOURCE_NAME, NodeIndex, PathKey, Tree, path_key};
 use std::path::Path;
-use streamline::paths::{NewFilter, new_filter};
+use streamline::paths::{NewFilter, parse_new_filter};
 
 /// The plan for a change to the tree: an edit, a start or a stop of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,7 +47,7 @@ impl PathEdit {
         node: NodeIndex,
         words: &[&str],
     ) -> Result<PlannedChange, Refusal> {
-        let path = path_key(tree.view(node)?);
+        let path = path_key(tree.path_view(node)?);
         let words = words.iter().map(|word| (*word).to_owned()).collect();
         Ok(PlannedChange::Edit(Self { path, into: None, words }))
     }
@@ -70,7 +70,7 @@ pub(super) fn parse_filter_name(
         Some((filter, arguments)) => (filter, Some(arguments)),
         None => (text.as_str(), None),
     };
-    let read = new_filter(filter, arguments).map_err(invalid)?;
+    let read = parse_new_filter(filter, arguments).map_err(invalid)?;
     match read {
         Some(filter) if filter.opens_files && !may.exec => {
             let why = format!(
@@ -104,7 +104,7 @@ fn first_file_below_mount<'f>(filter: &'f NewFilter, may: &MountPermissions) -> 
 /// Plans the edit for mkdir(2), which creates a filter or starts a path.
 pub(crate) fn plan_mkdir(
     tree: &Tree,
-    (parent, name): (&Key, &str),
+    (parent, name): (&ObjectKey, &str),
     may: &MountPermissions,
 ) -> Result<PlannedChange, Refusal> {
     match tree.lookup(parent, name, &[]) {
@@ -173,7 +173,7 @@ fn plan_path_start(name: &str, may: &MountPermissions) -> Result<PlannedChange, 
                 );
                 return Err(Refusal::new(errno::EINVAL, why));
             }
-            let request = format!("{EMPTY_STREAM_SOURCE} | discard");
+            let request = format!("{EMPTY_PATH_SOURCE_NAME} | discard");
             Ok(PlannedChange::Start { name: Some(name.to_owned()), request })
         }
     }
@@ -182,7 +182,7 @@ fn plan_path_start(name: &str, may: &MountPermissions) -> Result<PlannedChange, 
 /// Plans the edit for unlink(2): the removal of a link severs an arc between two filters.
 pub(crate) fn plan_unlink(
     tree: &Tree,
-    (parent, name): (&Key, &str),
+    (parent, name): (&ObjectKey, &str),
 ) -> Result<PlannedChange, Refusal> {
     let key = tree.lookup(parent, name, &[]).ok_or_else(Refusal::object_removed)?;
     refuse_fixed_entry(&key, parent)?;
@@ -201,7 +201,7 @@ pub(crate) fn plan_unlink(
 /// Plans the edit for rmdir(2), which removes a filter or stops a path.
 pub(crate) fn plan_rmdir(
     tree: &Tree,
-    (parent, name): (&Key, &str),
+    (parent, name): (&ObjectKey, &str),
 ) -> Result<PlannedChange, Refusal> {
     let names = [];
     let key = tree.lookup(parent, name, &names).ok_or_else(Refusal::object_removed)?;
@@ -209,7 +209,7 @@ pub(crate) fn plan_rmdir(
         return Ok(PlannedChange::Nothing);
     }
     refuse_fixed_entry(&key, parent)?;
-    if !tree.is_empty(&key.place) {
+    if !tree.has_no_filters(&key.place) {
         let why = "it is not empty: remove what is below it first, as `rm -r` does";
         return Err(Refusal::new(errno::ENOTEMPTY, why));
     }
@@ -222,8 +222,8 @@ pub(crate) fn plan_rmdir(
 }
 
 /// Fails with EPERM if an entry is a fixed part of the mount and therefore cannot be removed.
-fn refuse_fixed_entry(key: &Key, parent: &Key) -> Result<(), Refusal> {
-    let fixed = |key: &Key| {
+fn refuse_fixed_entry(key: &ObjectKey, parent: &ObjectKey) -> Result<(), Refusal> {
+    let fixed = |key: &ObjectKey| {
         matches!(key.place, DirectoryId::Filters | DirectoryId::Machine | DirectoryId::Interface(_))
     };
     let of_root = key.place == DirectoryId::Root;
@@ -233,14 +233,18 @@ fn refuse_fixed_entry(key: &Key, parent: &Key) -> Result<(), Refusal> {
     }
 }
 
-fn plan_node_removal(tree: &Tree, parent: &Key, key: &Key) -> Result<PlannedChange, Refusal> {
+fn plan_node_removal(
+    tree: &Tree,
+    parent: &ObjectKey,
+    key: &ObjectKey,
+) -> Result<PlannedChange, Refusal> {
     let directory = tree.directory(&key.place).ok_or_else(Refusal::object_removed)?;
     let member = tree.only_member(directory)?;
     let name = &tree.details_of_node(member)?.name;
     let above = tree.parent(directory)?;
     let of_path = matches!(above.place, DirectoryId::Path(_)) && above.members.is_empty();
     if of_path || above.place == DirectoryId::Root {
-        let path = path_key(tree.view(member)?);
+        let path = path_key(tree.path_view(member)?);
         if tree.count_sources(member.path) > 1 {
             return PathEdit::plan(tree, member, &["remove", name, "leaf"]);
         }
@@ -248,7 +252,7 @@ fn plan_node_removal(tree: &Tree, parent: &Key, key: &Key) -> Result<PlannedChan
         // instead.
         return match of_path {
             true => {
-                let words = ["add", EMPTY_STREAM_SOURCE, ",", "remove", name, "leaf"];
+                let words = ["add", EMPTY_PATH_SOURCE_NAME, ",", "remove", name, "leaf"];
                 PathEdit::plan(tree, member, &words)
             }
             false => Ok(PlannedChange::Stop(path)),
@@ -266,7 +270,7 @@ fn plan_node_removal(tree: &Tree, parent: &Key, key: &Key) -> Result<PlannedChan
 fn plan_arc_removal(
     tree: &Tree,
     member: NodeIndex,
-    parent: &Key,
+    parent: &ObjectKey,
 ) -> Result<PlannedChange, Refusal> {
     let from = tree.output(parent)?;
     let name = &tree.details_of_node(member)?.name;
@@ -277,7 +281,7 @@ fn plan_arc_removal(
 /// node.
 pub(super) fn linked_node(
     tree: &Tree,
-    parent: &Key,
+    parent: &ObjectKey,
     name: &str,
 ) -> Result<Option<NodeIndex>, Refusal> {
     let children = tree.directory(&parent.place).map(|directory| &directory.children);
@@ -302,29 +306,29 @@ fn no_filter_refusal(target: &str) -> Refusal {
 /// additional parent of the node to which `target` leads.
 pub(crate) fn plan_symlink(
     tree: &Tree,
-    (parent, name): (&Key, &str),
+    (parent, name): (&ObjectKey, &str),
     target: &str,
     may: &MountPermissions,
 ) -> Result<PlannedChange, Refusal> {
     if tree.lookup(parent, name, &[]).is_some() {
         return Err(Refusal::new(errno::EEXIST, "it exists"));
     }
-    let Output { node: above, words: below } = tree.output(parent)?;
+    let NodeOutput { node: above, words: below } = tree.output(parent)?;
     let found = match target.starts_with('/') {
         true => {
             let inside = Path::new(target).strip_prefix(&may.mount).ok();
             let inside = inside.and_then(Path::to_str);
-            inside.and_then(|inside| tree.resolve(&Key::directory(DirectoryId::Root), inside))
+            inside.and_then(|inside| tree.resolve(&ObjectKey::directory(DirectoryId::Root), inside))
         }
         false => tree.resolve(parent, target),
     };
-    let is_node = |key: &Key| {
+    let is_node = |key: &ObjectKey| {
         key.part == DirectoryObject::Whole && matches!(key.place, DirectoryId::Node(..))
     };
     let found = found.filter(is_node).ok_or_else(|| no_filter_refusal(target))?;
     let directory = tree.directory(&found.place).ok_or_else(Refusal::object_removed)?;
     let member = tree.only_member(directory)?;
-    if tree.view(above)?.path.uid != directory.uid {
+    if tree.path_view(above)?.path.uid != directory.uid {
         // The error must not reveal paths of other users.
         return Err(no_filter_refusal(target));
     }

@@ -1,12 +1,12 @@
 //! Plans the edit of a path for rename(2).
 
-use super::places::Output;
+use super::places::NodeOutput;
 use super::plan::{PathEdit, PlannedChange, linked_node, parse_filter_name};
 use super::{MountPermissions, Refusal};
-use crate::entries::{DirectoryObject, Key};
+use crate::entries::{DirectoryObject, ObjectKey};
 use crate::protocol::errno;
 use crate::tree::{DirectoryId, NodeIndex, Tree, path_key};
-use streamline::paths::with_arguments;
+use streamline::paths::replace_arguments;
 
 /// Supported flags of renameat2(2): RENAME_NOREPLACE, which is in effect even if it is not set.
 const SUPPORTED_RENAME_FLAGS: u32 = 1;
@@ -19,8 +19,8 @@ fn invalid(why: impl Into<String>) -> Refusal {
 /// arguments if the new name contains any.
 pub(crate) fn plan_rename(
     tree: &Tree,
-    (parent, name): (&Key, &str),
-    (into, to): (&Key, &str),
+    (parent, name): (&ObjectKey, &str),
+    (into, to): (&ObjectKey, &str),
     (flags, may): (u32, &MountPermissions),
 ) -> Result<PlannedChange, Refusal> {
     if flags & !SUPPORTED_RENAME_FLAGS != 0 {
@@ -65,8 +65,8 @@ fn refuse_changed_name(name: &str, to: &str) -> Result<(), Refusal> {
 /// its path.
 fn plan_reattachment(
     tree: &Tree,
-    (node, from): (NodeIndex, &Output),
-    into: &Key,
+    (node, from): (NodeIndex, &NodeOutput),
+    into: &ObjectKey,
 ) -> Result<PlannedChange, Refusal> {
     let below = tree.output(into)?;
     let name = &tree.details_of_node(node)?.name;
@@ -78,8 +78,8 @@ fn plan_reattachment(
 
 fn plan_node_rename(
     tree: &Tree,
-    (parent, key): (&Key, &Key),
-    (into, to): (&Key, &str),
+    (parent, key): (&ObjectKey, &ObjectKey),
+    (into, to): (&ObjectKey, &str),
     may: &MountPermissions,
 ) -> Result<PlannedChange, Refusal> {
     let directory = tree.directory(&key.place).ok_or_else(Refusal::object_removed)?;
@@ -124,9 +124,9 @@ fn plan_node_rename(
 fn plan_move_across_paths(
     tree: &Tree,
     (node, words): (NodeIndex, &str),
-    below: &Output,
+    below: &NodeOutput,
 ) -> Result<PlannedChange, Refusal> {
-    let (from, to) = (tree.view(node)?, tree.view(below.node)?);
+    let (from, to) = (tree.path_view(node)?, tree.path_view(below.node)?);
     if from.path.uid != to.path.uid {
         let why = format!(
             "the other path belongs to user {}, and a filter moves between paths of one user",
@@ -147,8 +147,8 @@ fn plan_move_across_paths(
 /// such a copy.
 fn plan_class_move(
     tree: &Tree,
-    (key, node, class): (&Key, &DirectoryId, &str),
-    into: &Key,
+    (key, node, class): (&ObjectKey, &DirectoryId, &str),
+    into: &ObjectKey,
 ) -> Result<PlannedChange, Refusal> {
     let directory = tree.directory(node).ok_or_else(Refusal::object_removed)?;
     let member = tree.only_member(directory)?;
@@ -168,7 +168,7 @@ fn plan_class_move(
         )?;
         let filter =
             filter.ok_or_else(|| invalid(format!("`{name}` is not a filter of its own")))?;
-        let text = format!("{} |{class} discard", with_arguments(details, &filter));
+        let text = format!("{} |{class} discard", replace_arguments(details, &filter));
         return PathEdit::plan(tree, below.node, &["add", &text, "below", &below.words]);
     }
     if below.node.path == member.path {
@@ -204,6 +204,6 @@ fn argument_change_words(
         let head = ["arg".to_owned(), node.name.clone()];
         return Ok(head.into_iter().chain(assign).collect());
     }
-    let text = with_arguments(node, &filter);
+    let text = replace_arguments(node, &filter);
     Ok(["replace", &node.name, "with", &text].map(str::to_owned).to_vec())
 }

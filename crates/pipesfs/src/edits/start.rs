@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 
 /// Number of bytes stored from the output of the command that starts a path; the rest is read and
 /// discarded.
-const OUTPUT_MAX: u64 = 16 << 10;
+const COMMAND_OUTPUT_BYTES_MAX: u64 = 16 << 10;
 
 /// Environment variable with the directory of the daemon.
 const DAEMON_VARIABLE: &str = "STREAMLINE_DAEMON";
@@ -77,7 +77,7 @@ fn read_text(pipe: &mut (impl Read + AsFd), caller: &Caller) -> Option<String> {
         }
         match pipe.read(&mut part) {
             Ok(0) => return Some(String::from_utf8_lossy(&bytes).into_owned()),
-            Ok(length) if (bytes.len() as u64) < OUTPUT_MAX => {
+            Ok(length) if (bytes.len() as u64) < COMMAND_OUTPUT_BYTES_MAX => {
                 bytes.extend_from_slice(part.get(..length).unwrap_or_default());
             }
             Ok(_) => {}

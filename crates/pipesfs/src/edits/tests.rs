@@ -3,14 +3,14 @@
 
 use super::plan::{PathEdit, PlannedChange, plan_mkdir, plan_rmdir, plan_symlink, plan_unlink};
 use super::{MountPermissions, Refusal, plan_rename};
-use crate::entries::Key;
+use crate::entries::ObjectKey;
 use crate::protocol::errno;
 use crate::tree::{DirectoryId, Tree};
 use proptest::prelude::*;
 use std::sync::Arc;
 use streamline::paths::{NodeArc, NodeDetails, PathView, RegisteredPath};
 
-fn shared(nodes: Vec<NodeDetails>) -> Arc<Vec<Arc<NodeDetails>>> {
+fn share_nodes(nodes: Vec<NodeDetails>) -> Arc<Vec<Arc<NodeDetails>>> {
     Arc::new(nodes.into_iter().map(Arc::new).collect())
 }
 
@@ -45,14 +45,15 @@ fn tree() -> Tree {
         node(4, "discard", "discard", &[]),
         node(5, "inspect", "inspect", &[]),
     ];
-    let web = PathView { path: path(1, "web"), nodes: shared(nodes), ..PathView::default() };
+    let web = PathView { path: path(1, "web"), nodes: share_nodes(nodes), ..PathView::default() };
     let nodes = vec![node(1, "stream", "stream", &[(1, "")]), node(2, "discard", "discard", &[])];
-    let clean = PathView { path: path(2, "clean"), nodes: shared(nodes), ..PathView::default() };
+    let clean =
+        PathView { path: path(2, "clean"), nodes: share_nodes(nodes), ..PathView::default() };
     Tree::new(vec![web, clean])
 }
 
-fn key(tree: &Tree, path: &str) -> Key {
-    tree.resolve(&Key::directory(DirectoryId::Root), path).unwrap_or_else(|| panic!("{path}"))
+fn key(tree: &Tree, path: &str) -> ObjectKey {
+    tree.resolve(&ObjectKey::directory(DirectoryId::Root), path).unwrap_or_else(|| panic!("{path}"))
 }
 
 /// Formats a plan as text: the words of an edit, `nothing`, `start …` or `stop …`. Returns the
@@ -164,7 +165,7 @@ proptest! {
         from in 0usize..40, into in 0usize..40, name in "[a-z:#.]{0,8}",
     ) {
         let (tree, may) = (tree(), MountPermissions::default());
-        let root = Key::directory(DirectoryId::Root);
+        let root = ObjectKey::directory(DirectoryId::Root);
         let mut all = vec![(root.clone(), String::new())];
         let mut at = 0;
         while let Some((key, _)) = all.get(at).cloned() {

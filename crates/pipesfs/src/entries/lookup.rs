@@ -1,6 +1,6 @@
 //! Lookup of names in directories, including names that no listing contains.
 
-use super::{DirectoryObject, Key, STREAMS_DIRECTORY, is_fixed_entry_name, stream};
+use super::{DirectoryObject, ObjectKey, STREAMS_DIRECTORY, is_fixed_entry_name, stream};
 use crate::names::unescape;
 use crate::tree::{DirectoryId, Tree};
 use streamline::paths;
@@ -9,7 +9,7 @@ impl Tree {
     /// Returns the object with this name in a directory, or `None` if there is none. The name may
     /// be missing from listings. `names` is as in [`entries`](Self::entries).
     #[must_use]
-    pub fn lookup(&self, key: &Key, name: &str, names: &[String]) -> Option<Key> {
+    pub fn lookup(&self, key: &ObjectKey, name: &str, names: &[String]) -> Option<ObjectKey> {
         let directory = self.directory(&key.place).filter(|_| key.part == DirectoryObject::Whole);
         if let Some(child) = directory.and_then(|directory| directory.child(name)) {
             return self.child_key(key, name, child);
@@ -31,7 +31,7 @@ impl Tree {
             .or_else(|| self.lookup_hidden_entry(key, name))
     }
 
-    fn lookup_hidden_entry(&self, key: &Key, name: &str) -> Option<Key> {
+    fn lookup_hidden_entry(&self, key: &ObjectKey, name: &str) -> Option<ObjectKey> {
         match (&key.part, &key.place) {
             (DirectoryObject::Whole, DirectoryId::Root) if name == STREAMS_DIRECTORY => {
                 Some(key.sibling(DirectoryObject::Streams))
@@ -45,11 +45,11 @@ impl Tree {
             (
                 DirectoryObject::Whole,
                 DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
-            ) if self.past_stream(key, name).is_some() => {
+            ) if self.parse_past_stream_name(key, name).is_some() => {
                 Some(key.sibling(DirectoryObject::Link(name.to_owned())))
             }
             (DirectoryObject::Streams, _) => {
-                self.past_stream(key, name).map(|stream| key.sibling(stream))
+                self.parse_past_stream_name(key, name).map(|stream| key.sibling(stream))
             }
             (DirectoryObject::Whole, DirectoryId::Node(path, node)) => {
                 let class = unescape(name)?;
@@ -63,7 +63,7 @@ impl Tree {
                 let valid = !details.form.is_empty()
                     && paths::can_have_class(&view.line, details, &class).unwrap_or(false);
                 let place = DirectoryId::Class(*path, node.clone(), class);
-                valid.then(|| Key::directory(place))
+                valid.then(|| ObjectKey::directory(place))
             }
             _ => None,
         }
@@ -71,7 +71,7 @@ impl Tree {
 
     /// Returns the stream that a name with a start in the past denotes, such as `all@-5s` or
     /// `all.pcap@block:4711`. Returns `None` for any other name.
-    fn past_stream(&self, key: &Key, name: &str) -> Option<DirectoryObject> {
+    fn parse_past_stream_name(&self, key: &ObjectKey, name: &str) -> Option<DirectoryObject> {
         let (stem, from) = name.split_once('@')?;
         let (form, _) =
             self.stream_forms(&key.place).into_iter().find(|(_, known)| *known == stem)?;

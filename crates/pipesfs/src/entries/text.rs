@@ -2,7 +2,7 @@
 
 /// The kind of text that a file contains.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Text {
+pub enum FileText {
     /// The introduction, in the file `README`.
     Readme,
     /// The reason for the latest failure of the user who reads the file.
@@ -49,7 +49,7 @@ pub enum Text {
     Missed,
 }
 
-impl Text {
+impl FileText {
     /// Returns true if the file reports the length of its text as its size, because the text is
     /// derived from the tree without counters. Other files report size 0, like the files of
     /// `/proc`.

@@ -42,7 +42,7 @@ impl TreeEdit {
     /// or if the operation does not change the tree.
     pub(super) fn read(opcode: u32, body: &[u8]) -> Option<Self> {
         let long = || Some(u64::from_le_bytes(*body.first_chunk()?));
-        let texts = |at: usize| texts(body.get(at..)?);
+        let texts = |at: usize| parse_two_texts(body.get(at..)?);
         Some(match opcode {
             6 => {
                 let (name, target) = texts(0)?;
@@ -69,7 +69,7 @@ impl TreeEdit {
 
 /// Returns the text before the first zero byte, and the text between this byte and the next zero
 /// byte, if there is one.
-fn texts(body: &[u8]) -> Option<(String, Option<String>)> {
+fn parse_two_texts(body: &[u8]) -> Option<(String, Option<String>)> {
     let end = body.iter().position(|byte| *byte == 0)?;
     // No object has a name that is not UTF-8, so such a name becomes the empty name.
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap_or_default();

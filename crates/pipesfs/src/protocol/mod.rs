@@ -13,7 +13,7 @@ pub use replies::{
     Attributes, DirectoryBuffer, EntryTimeout, REPLY_HEADER_LENGTH, Reply, init_reply, statfs_reply,
 };
 pub use requests::{
-    AttributeChange, Header, O_ACCMODE, O_NONBLOCK, Operation, Request, Write, X_OK,
+    AttributeChange, Header, O_ACCMODE, O_NONBLOCK, Operation, Request, WriteRequest, X_OK,
 };
 
 /// Error numbers in replies.

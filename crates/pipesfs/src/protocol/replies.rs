@@ -85,12 +85,12 @@ impl<'d> Reply<'d> {
         let mut message = Vec::with_capacity(REPLY_HEADER_LENGTH + data.len());
         message.resize(REPLY_HEADER_LENGTH, 0);
         message.extend_from_slice(data);
-        self.message(message);
+        self.send_message(message);
     }
 
     /// Writes the header into the first [`REPLY_HEADER_LENGTH`] bytes of `message`, and sends the
     /// message.
-    pub(crate) fn message(self, mut message: Vec<u8>) {
+    pub(crate) fn send_message(self, mut message: Vec<u8>) {
         let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
         let head = Head { length, error: 0, unique: self.unique };
         if let Some(room) = message.get_mut(..REPLY_HEADER_LENGTH) {
@@ -101,7 +101,7 @@ impl<'d> Reply<'d> {
 
     /// Sends a successful reply with the next `length` bytes of a ring. The kernel reads the bytes
     /// directly from the ring. Returns false if the caller no longer waits for the reply.
-    pub(crate) fn shared(self, ring: &TapRingReader, length: usize) -> bool {
+    pub(crate) fn send_from_ring(self, ring: &TapRingReader, length: usize) -> bool {
         let total = u32::try_from(REPLY_HEADER_LENGTH + length).unwrap_or(u32::MAX);
         let head = Head { length: total, error: 0, unique: self.unique };
         let mut message = GatherWrite::with_capacity(3);
@@ -154,7 +154,7 @@ impl<'d> Reply<'d> {
     }
 
     /// Wakes the callers of poll(2) that wait for the notification number `wake`.
-    pub fn wake(device: &File, wake: u64) {
+    pub fn wake_poll_callers(device: &File, wake: u64) {
         let head = Head { length: REPLY_HEADER_LENGTH as u32 + 8, error: NOTIFY_POLL, unique: 0 };
         let message = [head.as_bytes(), &wake.to_le_bytes()].concat();
         Reply { device, unique: 0 }.send(&message);
@@ -234,7 +234,7 @@ impl DirectoryBuffer {
 }
 
 /// Protocol version of the replies.
-const VERSION: (u32, u32) = (7, 31);
+const PROTOCOL_VERSION: (u32, u32) = (7, 31);
 /// Supported features: PARALLEL_DIROPS, READDIRPLUS_AUTO, DO_READDIRPLUS, MAX_PAGES.
 const SUPPORTED_INIT_FLAGS: u32 = 1 << 18 | 1 << 14 | 1 << 13 | 1 << 22;
 /// Maximum length of a read, in pages of 4 KB.
@@ -244,7 +244,7 @@ const READ_PAGES_MAX: u32 = 256;
 #[must_use]
 pub fn init_reply(readahead: u32, flags: u32, write_max: u32) -> Vec<u8> {
     let mut words = [0u32; 16];
-    (words[0], words[1]) = VERSION;
+    (words[0], words[1]) = PROTOCOL_VERSION;
     words[2] = readahead;
     words[3] = flags & SUPPORTED_INIT_FLAGS;
     // The low half is the maximum number of background requests; the high half is the congestion

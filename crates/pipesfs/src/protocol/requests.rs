@@ -69,7 +69,7 @@ pub enum Operation {
         flags: u32,
     },
     /// Writes bytes to an open file.
-    Write(Write),
+    Write(WriteRequest),
     /// Changes attributes of the object.
     SetAttributes(AttributeChange),
     /// Creates a file with this name, and opens it.
@@ -120,7 +120,7 @@ pub enum Operation {
 /// A write to an open file. The file position in the request is ignored, because no file of this
 /// file system has positions for writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Write {
+pub struct WriteRequest {
     /// Handle of the open file.
     pub handle: u64,
     /// Flags of the open file.
@@ -203,7 +203,7 @@ impl Operation {
             16 => {
                 let end = WRITE_HEADER_LENGTH.checked_add(words(4)? as usize)?;
                 let bytes = body.get(WRITE_HEADER_LENGTH..end)?.to_vec();
-                Self::Write(Write { handle: long(0)?, flags: words(8)?, bytes })
+                Self::Write(WriteRequest { handle: long(0)?, flags: words(8)?, bytes })
             }
             17 => Self::StatFs,
             20 => Self::Sync,
@@ -266,7 +266,7 @@ mod tests {
         (write[0], write[16], write[33]) = (9, 3, 8);
         assert!(request(16, &write).is_none(), "the bytes are missing");
         write.extend_from_slice(b"abc");
-        let wanted = Write { handle: 9, flags: 0x800, bytes: b"abc".to_vec() };
+        let wanted = WriteRequest { handle: 9, flags: 0x800, bytes: b"abc".to_vec() };
         assert_eq!(request(16, &write).unwrap().operation, Operation::Write(wanted));
         let mut attributes = vec![0; 88];
         (attributes[0], attributes[16], attributes[68]) = (1 << 3, 5, 7);

@@ -2,7 +2,7 @@
 //! cannot add any.
 
 use super::{Outcome, Server, lock};
-use crate::entries::{Key, ObjectKind};
+use crate::entries::{ObjectKey, ObjectKind};
 use crate::protocol::{AttributeChange, Attributes, Header, X_OK, errno};
 
 /// Maximum number of objects whose permissions, changed by chmod(2), are stored.
@@ -66,7 +66,7 @@ impl Server {
         }
     }
 
-    fn record_changed_permissions(&self, key: Key, mode: u32) {
+    fn record_changed_permissions(&self, key: ObjectKey, mode: u32) {
         let snapshot = self.snapshots.latest();
         let mut changed = lock(&self.permissions);
         if changed.len() >= CHANGED_OBJECTS_MAX {
@@ -76,7 +76,7 @@ impl Server {
     }
 
     /// Returns the attributes of an object, or ENOENT if its node no longer exists.
-    pub(super) fn attributes(&self, key: &Key, inode: u64) -> Result<Attributes, i32> {
+    pub(super) fn attributes(&self, key: &ObjectKey, inode: u64) -> Result<Attributes, i32> {
         let mut attributes = self.unrestricted_attributes(key, inode)?;
         if let Some(mode) = lock(&self.permissions).get(key) {
             attributes.mode &= !MODE_BITS | mode;

@@ -1,12 +1,12 @@
 //! Operations that change the tree. They run in threads that may block.
 
 use super::{Outcome, Server, lock};
-use crate::edits::carry_out::{Caller, ChangeResult, carry_out};
+use crate::edits::carry_out::{Caller, ChangeResult, carry_out_change};
 use crate::edits::plan::{
     PathEdit, PlannedChange, plan_mkdir, plan_rmdir, plan_symlink, plan_unlink,
 };
 use crate::edits::{Refusal, added_subdirectory, moved_directories, plan_rename};
-use crate::entries::{DirectoryObject, Key, Stream};
+use crate::entries::{DirectoryObject, ObjectKey, Stream};
 use crate::protocol::{Header, TreeEdit, errno};
 use crate::snapshot::{SNAPSHOT_LIFETIME, Snapshot};
 use crate::streams::{StreamContinuation, TapConnection};
@@ -35,7 +35,7 @@ impl Server {
                 _ => errno,
             };
             let tree = &self.snapshots.latest().tree;
-            let path = |key: &Key, name: &str| {
+            let path = |key: &ObjectKey, name: &str| {
                 let directory = tree.path_from_root(key);
                 let slash = if directory.is_empty() { "" } else { "/" };
                 format!("{directory}{slash}{name}")
@@ -69,8 +69,8 @@ impl Server {
         &self,
         caller: &Caller,
         edit: &TreeEdit,
-        parent: &Key,
-        into: &Key,
+        parent: &ObjectKey,
+        into: &ObjectKey,
     ) -> Result<Outcome, Refusal> {
         let mut age = SNAPSHOT_LIFETIME;
         for _ in 0..ATTEMPTS_MAX {
@@ -86,7 +86,7 @@ impl Server {
             };
             let moved = moved_nodes(&before.tree, &planned, (edit, parent));
             self.streams.mark_moving_streams(&moved);
-            let done = carry_out(&before.tree, &planned, caller, &self.snapshots);
+            let done = carry_out_change(&before.tree, &planned, caller, &self.snapshots);
             age = Duration::ZERO;
             if !matches!(done, Ok(ChangeResult::Made(_))) {
                 self.streams.unmark_moving_streams(&moved);
@@ -118,8 +118,8 @@ impl Server {
         &self,
         tree: &Tree,
         edit: &TreeEdit,
-        parent: &Key,
-        into: &Key,
+        parent: &ObjectKey,
+        into: &ObjectKey,
     ) -> Result<PlannedChange, Refusal> {
         match edit {
             TreeEdit::MakeDirectory(name) => plan_mkdir(tree, (parent, name), &self.permitted),
@@ -144,7 +144,7 @@ impl Server {
     fn reply_to_edit(
         &self,
         edit: &TreeEdit,
-        (parent, into): (&Key, &Key),
+        (parent, into): (&ObjectKey, &ObjectKey),
         (before, after): (&Snapshot, &Snapshot),
         done: &ChangeResult,
     ) -> Result<Outcome, Refusal> {
@@ -173,7 +173,7 @@ impl Server {
                 Ok(Outcome::Done)
             }
             TreeEdit::MakeLink { name, .. } => {
-                self.entry(&parent.sibling(DirectoryObject::Link(name.clone())))
+                self.entry_outcome(&parent.sibling(DirectoryObject::Link(name.clone())))
             }
             TreeEdit::MakeDirectory(name) => {
                 let key = match done {
@@ -182,7 +182,7 @@ impl Server {
                         // The new directory may be a class that no arc carries.
                         .or_else(|| new.lookup(parent, name, &[])),
                 };
-                self.entry(&key.ok_or_else(Refusal::object_removed)?)
+                self.entry_outcome(&key.ok_or_else(Refusal::object_removed)?)
             }
             TreeEdit::HardLink { .. } => Ok(Outcome::Done),
         }
@@ -205,19 +205,20 @@ impl Server {
                             "{before} blocks left the filter at its new place before its reader \
                              followed"
                         );
-                        self.failures.set(uid, why);
+                        self.failures.set_failure(uid, why);
                     }
-                    let (tap, totals) = (TapConnection::new(tap), self.totals.at(&to, new));
+                    let (tap, totals) =
+                        (TapConnection::new(tap), self.totals.directory_totals(&to, new));
                     let next = StreamContinuation { input, tap, place: to, totals };
                     self.streams.set_continuation(handle, next);
                 }
-                Err((_, why)) => self.failures.set(uid, why),
+                Err((_, why)) => self.failures.set_failure(uid, why),
             }
         }
     }
 
-    fn entry(&self, key: &Key) -> Result<Outcome, Refusal> {
-        let inode = lock(&self.inodes).reference(key);
+    fn entry_outcome(&self, key: &ObjectKey) -> Result<Outcome, Refusal> {
+        let inode = lock(&self.inodes).add_reference(key);
         self.attributes(key, inode).map(Outcome::Entry).map_err(|_| {
             lock(&self.inodes).forget(inode, 1);
             Refusal::object_removed()
@@ -230,7 +231,7 @@ impl Server {
 fn moved_nodes(
     tree: &Tree,
     planned: &PlannedChange,
-    (edit, parent): (&TreeEdit, &Key),
+    (edit, parent): (&TreeEdit, &ObjectKey),
 ) -> HashSet<DirectoryId> {
     let mut nodes = HashSet::new();
     let (PlannedChange::Edit(PathEdit { into: Some(_), .. }), TreeEdit::Rename { from, .. }) =
@@ -258,14 +259,14 @@ fn moved_nodes(
 
 /// Returns the directory of a path that has just started: the path's own directory, or the
 /// directory of its source. Returns `None` if the tree does not contain the path.
-fn started_directory(tree: &Tree, number: u32) -> Option<Key> {
+fn started_directory(tree: &Tree, number: u32) -> Option<ObjectKey> {
     let at = tree.paths.iter().position(|view| view.path.number == number)?;
     let own = DirectoryId::Path(path_key(tree.paths.get(at)?));
     if tree.directory(&own).is_some() {
-        return Some(Key::directory(own));
+        return Some(ObjectKey::directory(own));
     }
     let has_member = |directory: &&crate::tree::Directory| {
         directory.members.iter().any(|member| member.path == at)
     };
-    tree.directories.iter().find(has_member).map(|found| Key::directory(found.place.clone()))
+    tree.directories.iter().find(has_member).map(|found| ObjectKey::directory(found.place.clone()))
 }

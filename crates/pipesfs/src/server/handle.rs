@@ -1,6 +1,6 @@
 //! Open files and directories that are neither streams nor writers of a stream.
 
-use crate::entries::Key;
+use crate::entries::ObjectKey;
 use crate::tree::DirectoryId;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ pub(super) enum Handle {
     /// The text of a file at the time it was opened.
     Text(Arc<Vec<u8>>),
     /// The entries of a directory at the time it was opened.
-    Directory(Arc<Vec<(String, Key)>>),
+    Directory(Arc<Vec<(String, ObjectKey)>>),
     /// An argument of a filter, open for writing.
     Argument {
         /// Number of the path that runs the filter.

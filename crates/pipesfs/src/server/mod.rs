@@ -18,7 +18,7 @@ mod writing;
 
 use self::handle::Handle;
 use crate::edits::{EDIT_TIMEOUT_DEFAULT, MountPermissions};
-use crate::entries::Key;
+use crate::entries::ObjectKey;
 use crate::failures::LatestFailures;
 use crate::inodes::InodeTable;
 use crate::mount::{MountOptions, OtherUsersPaths};
@@ -79,7 +79,7 @@ pub struct Server {
     /// The time until which each frozen source keeps its past output.
     frozen_until: Mutex<HashMap<DirectoryId, Instant>>,
     /// The permissions that users have set, by object.
-    permissions: Mutex<HashMap<Key, u32>>,
+    permissions: Mutex<HashMap<ObjectKey, u32>>,
     over: AtomicBool,
     ended: EventFd,
 }
@@ -186,8 +186,10 @@ impl Server {
             }
             _ => {}
         }
-        let outcome = self.outcome(request);
-        let Some(reply) = self.reply(request, executor) else { return self.withdraw(&outcome) };
+        let outcome = self.perform_operation(request);
+        let Some(reply) = self.reply(request, executor) else {
+            return self.undo_operation(&outcome);
+        };
         match outcome {
             Ok(Outcome::Done) => reply.data(&[]),
             Ok(Outcome::Data(data)) => reply.data(&data),
@@ -204,7 +206,7 @@ impl Server {
         }
     }
 
-    fn outcome(&self, request: &Request) -> Result<Outcome, i32> {
+    fn perform_operation(&self, request: &Request) -> Result<Outcome, i32> {
         let header = &request.header;
         match &request.operation {
             Operation::Init { readahead, flags, .. } => {
@@ -260,7 +262,7 @@ impl Server {
 
     /// Undoes the effects of a completed operation whose caller no longer waits for the reply:
     /// closes an opened file, or drops a reference to an inode.
-    fn withdraw(&self, outcome: &Result<Outcome, i32>) {
+    fn undo_operation(&self, outcome: &Result<Outcome, i32>) {
         match outcome {
             Ok(Outcome::Opened(handle, _)) => self.close(*handle),
             Ok(Outcome::Entry(attributes)) => lock(&self.inodes).forget(attributes.inode, 1),
@@ -288,7 +290,7 @@ impl Server {
     /// Records the reason for a user's failure, which the user can read in `.error`. Returns
     /// `errno`.
     fn record_failure(&self, uid: u32, errno: i32, why: String) -> i32 {
-        self.failures.set(uid, why);
+        self.failures.set_failure(uid, why);
         errno
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Handle, Outcome, Server, lock};
 use crate::content::{self, CountersByPath};
-use crate::entries::{DirectoryObject, Entry, Key, ObjectKind};
+use crate::entries::{DirectoryObject, Entry, ObjectKey, ObjectKind};
 use crate::mount::OtherUsersPaths;
 use crate::protocol::{Attributes, DirectoryBuffer, EntryTimeout, Header, errno};
 use crate::snapshot::{SNAPSHOT_LIFETIME, Snapshot};
@@ -19,7 +19,7 @@ const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 
 impl Server {
-    pub(super) fn key(&self, inode: u64) -> Result<Key, i32> {
+    pub(super) fn key(&self, inode: u64) -> Result<ObjectKey, i32> {
         lock(&self.inodes).key(inode).ok_or(errno::ESTALE)
     }
 
@@ -39,7 +39,7 @@ impl Server {
             // The kernel sends the request of mkdir(2) only if the preceding lookup fails.
             return Err(errno::ENOENT);
         }
-        let inode = lock(&self.inodes).reference(&key);
+        let inode = lock(&self.inodes).add_reference(&key);
         self.attributes(&key, inode).map(Outcome::Entry).inspect_err(|_| {
             lock(&self.inodes).forget(inode, 1);
         })
@@ -47,10 +47,14 @@ impl Server {
 
     /// Returns the attributes of an object, with all permissions that its path allows. Fails with
     /// ENOENT if the node of the object no longer exists.
-    pub(super) fn unrestricted_attributes(&self, key: &Key, inode: u64) -> Result<Attributes, i32> {
+    pub(super) fn unrestricted_attributes(
+        &self,
+        key: &ObjectKey,
+        inode: u64,
+    ) -> Result<Attributes, i32> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
-        if *key != Key::directory(DirectoryId::Root) && !tree.contains(key) {
+        if *key != ObjectKey::directory(DirectoryId::Root) && !tree.contains(key) {
             return Err(errno::ENOENT);
         }
         let node = match &key.place {
@@ -69,7 +73,7 @@ impl Server {
         };
         // Every user may read the manual and list the existing paths.
         let read = if public { read | read >> 3 | read >> 6 } else { read };
-        let root = *key == Key::directory(DirectoryId::Root);
+        let root = *key == ObjectKey::directory(DirectoryId::Root);
         let read = match (root, self.for_all) {
             // Every user may create paths, but may remove only their own (sticky bit).
             (true, true) => 0o1777,
@@ -79,9 +83,12 @@ impl Server {
         let size = match &key.part {
             // Programs such as rsync and tar read only as many bytes as the size indicates.
             DirectoryObject::Text(text) if text.has_size() => {
-                content::text(tree, key, &CountersByPath::new()).map_or(0, |text| text.len() as u64)
+                content::file_text(tree, key, &CountersByPath::new())
+                    .map_or(0, |text| text.len() as u64)
             }
-            DirectoryObject::Link(_) => tree.target(key).map_or(0, |target| target.len() as u64),
+            DirectoryObject::Link(_) => {
+                tree.link_target(key).map_or(0, |target| target.len() as u64)
+            }
             _ => 0,
         };
         let (times, mode, links) = ([started; 3], kind | read, 1);
@@ -94,14 +101,14 @@ impl Server {
     /// at a time could write to the stream, because the kernel locks the inode.
     pub(super) fn entry_timeout(&self, attributes: &Attributes) -> EntryTimeout {
         match self.key(attributes.inode) {
-            Ok(Key { part: DirectoryObject::Stream(_), .. }) => EntryTimeout(0, 0),
+            Ok(ObjectKey { part: DirectoryObject::Stream(_), .. }) => EntryTimeout(0, 0),
             _ => DEFAULT_ENTRY_TIMEOUT,
         }
     }
 
     pub(super) fn read_link(&self, header: &Header) -> Result<Outcome, i32> {
         let key = self.key(header.inode)?;
-        let target = self.snapshots.latest().tree.target(&key).ok_or(errno::ENOENT)?;
+        let target = self.snapshots.latest().tree.link_target(&key).ok_or(errno::ENOENT)?;
         Ok(Outcome::Data(target.into_bytes()))
     }
 
@@ -118,7 +125,7 @@ impl Server {
     }
 
     /// Returns true if a listing of the root directory contains an entry for this user.
-    fn is_listed(&self, tree: &Tree, key: &Key, uid: u32) -> bool {
+    fn is_listed(&self, tree: &Tree, key: &ObjectKey, uid: u32) -> bool {
         let foreign = tree.directory(&key.place).filter(|_| key.place != DirectoryId::Root);
         let foreign = foreign.is_some_and(|directory| uid != 0 && directory.uid != uid);
         !foreign
@@ -157,7 +164,7 @@ impl Server {
             };
             let next = number as u64 + 3;
             if plus {
-                let inode = lock(&self.inodes).reference(key);
+                let inode = lock(&self.inodes).add_reference(key);
                 match self.attributes(key, inode) {
                     Ok(attributes) => {
                         buffer.add(
@@ -171,7 +178,7 @@ impl Server {
                     Err(_) => lock(&self.inodes).forget(inode, 1),
                 }
             }
-            let inode = lock(&self.inodes).peek(key);
+            let inode = lock(&self.inodes).peek_inode(key);
             buffer.add(name, next, (inode, mode), None);
         }
         Ok(Outcome::Data(buffer.into_bytes()))
@@ -179,7 +186,12 @@ impl Server {
 
     /// Returns the names in a listing that cannot be derived from the tree: reasons for losses, or
     /// interfaces of the machine. May block to query paths.
-    fn dynamic_names(&self, snapshot: &Snapshot, key: &Key, uid: u32) -> Result<Vec<String>, i32> {
+    fn dynamic_names(
+        &self,
+        snapshot: &Snapshot,
+        key: &ObjectKey,
+        uid: u32,
+    ) -> Result<Vec<String>, i32> {
         Ok(match (&key.part, &key.place) {
             (DirectoryObject::Dropped, _) => {
                 let counters = self.counters((&snapshot.tree, key), SNAPSHOT_LIFETIME, uid)?;
@@ -196,7 +208,7 @@ impl Server {
 
 /// Returns the number of the path to which a directory belongs, if the entries of the directory are
 /// unknown because the path has never replied.
-fn unresponsive_path(tree: &Tree, parent: &Key) -> Option<u32> {
+fn unresponsive_path(tree: &Tree, parent: &ObjectKey) -> Option<u32> {
     let DirectoryId::Path(path) = &parent.place else { return None };
     let is_unknown =
         |view: &&PathView| path_key(view) == *path && view.silent && view.nodes.is_empty();

@@ -3,7 +3,7 @@
 use super::{Handle, Outcome, Server, lock};
 use crate::content::{self, CountersByPath};
 use crate::edits::Refusal;
-use crate::entries::{DirectoryObject, Key, Stream, Text};
+use crate::entries::{DirectoryObject, FileText, ObjectKey, Stream};
 use crate::protocol::{Header, O_ACCMODE, Operation, Request, errno};
 use crate::snapshot::{COUNTERS_LIFETIME, REPLY_TIMEOUT, SAMPLE_INTERVAL, SNAPSHOT_LIFETIME};
 use crate::streams::{StreamFacts, StreamOrigin, TapConnection};
@@ -12,7 +12,7 @@ use crate::tree::{DirectoryId, NodeIndex, Tree};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use streamline::paths::{self, ClientError, Memfd, PathClient, Tap, TapRingReader};
+use streamline::paths::{self, ClientError, Memfd, PathClient, TapParameters, TapRingReader};
 
 /// Reply flag: the kernel forwards every read instead of caching (`FOPEN_DIRECT_IO`). lseek(2)
 /// succeeds but has no effect on a stream; tools such as head(1) fail if they cannot seek in a
@@ -40,14 +40,14 @@ impl Server {
     /// that are missing or too old.
     pub(super) fn needs_query(&self, request: &Request) -> bool {
         let key = || lock(&self.inodes).key(request.header.inode);
-        let are_known = |key: &Key, age| {
+        let are_known = |key: &ObjectKey, age| {
             let paths = content::counted_paths(&self.snapshots.latest().tree, &key.place);
             self.snapshots.has_counters(&paths, age)
         };
-        let counts = |key: Key| match &key.part {
+        let counts = |key: ObjectKey| match &key.part {
             DirectoryObject::Stream(_) | DirectoryObject::Events => true,
             DirectoryObject::Text(
-                Text::Neighbors | Text::NsPerBlock | Text::Missed | Text::State(_),
+                FileText::Neighbors | FileText::NsPerBlock | FileText::Missed | FileText::State(_),
             ) => true,
             DirectoryObject::Dropped => !are_known(&key, SNAPSHOT_LIFETIME),
             DirectoryObject::Text(text) => {
@@ -80,7 +80,8 @@ impl Server {
                 // only the paths that this user may see.
                 let caller = self.caller(header);
                 let client = caller.run_as_caller(|| self.snapshots.connect().map_err(refuse));
-                let followed = client.and_then(|to| crate::events::follow(to).map_err(refuse));
+                let followed =
+                    client.and_then(|to| crate::events::follow_events(to).map_err(refuse));
                 let (pipe, events) = followed.map_err(|Refusal { errno, why }| {
                     self.record_failure(header.uid, errno, why)
                 })?;
@@ -94,7 +95,7 @@ impl Server {
     }
 
     /// Opens a tap for a stream at its node. Blocks until the path has replied.
-    fn open_stream(&self, key: &Key, stream: &Stream, uid: u32) -> Result<Outcome, i32> {
+    fn open_stream(&self, key: &ObjectKey, stream: &Stream, uid: u32) -> Result<Outcome, i32> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
         let directory = tree.directory(&key.place.without_class()).ok_or(errno::ENOENT)?;
@@ -103,7 +104,7 @@ impl Server {
         for member in &directory.members {
             match self.tap(tree, *member, key.place.class(), stream) {
                 Ok((to, input, _)) => {
-                    let totals = Some(self.totals.at(&key.place, tree));
+                    let totals = Some(self.totals.directory_totals(&key.place, tree));
                     let place = Some((key.place.clone(), stream.form));
                     let facts = StreamFacts { uid, place, totals };
                     return self
@@ -137,12 +138,12 @@ impl Server {
         stream: &Stream,
     ) -> Result<(PathClient, StreamInput, u64), (i32, String)> {
         let (Some(view), Some(node)) = (tree.paths.get(member.path), tree.node(member)) else {
-            return Err(failure(&ClientError::Disconnected));
+            return Err(errno_and_reason(&ClientError::Disconnected));
         };
-        let daemon = self.snapshots.connect().map_err(|error| failure(&error))?;
+        let daemon = self.snapshots.connect().map_err(|error| errno_and_reason(&error))?;
         let number = view.path.number.to_string();
-        let to = paths::connect(&daemon, &number).map_err(|error| failure(&error))?;
-        let wanted = Tap {
+        let to = paths::connect(&daemon, &number).map_err(|error| errno_and_reason(&error))?;
+        let wanted = TapParameters {
             node: node.id.is_none().then(|| node.name.clone()),
             id: node.id,
             from: stream.from.clone(),
@@ -150,10 +151,10 @@ impl Server {
             patience_ms: Some(IDLE_TAP_LIMIT_MS),
             classes: Some(classes.to_owned()),
             form: Some(stream.form.name().to_owned()),
-            ..Tap::default()
+            ..TapParameters::default()
         };
         let (began, pipe, file) =
-            to.tap_with_shared_ring(&wanted).map_err(|error| failure(&error))?;
+            to.tap_with_shared_ring(&wanted).map_err(|error| errno_and_reason(&error))?;
         if stream.from.is_some() && !began.remembers {
             let why = "the path keeps no past of this filter: sources keep it in paths started \
                        with --history=64M";
@@ -164,37 +165,38 @@ impl Server {
     }
 
     /// Returns the current text of a file.
-    fn text(&self, key: &Key, text: &Text, uid: u32) -> Result<String, i32> {
+    fn text(&self, key: &ObjectKey, text: &FileText, uid: u32) -> Result<String, i32> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
         match text {
-            Text::Error => Ok(self.failures.line(uid)),
-            Text::Read => Ok(format!("{}\n", self.totals.read_and_written(&key.place).0)),
-            Text::Written => Ok(format!("{}\n", self.totals.read_and_written(&key.place).1)),
-            Text::Missed => self.missed_blocks_text((tree, key), uid),
-            Text::Freeze => Ok(format!("{}s\n", self.freeze_seconds_left(&key.place))),
-            Text::Neighbors => {
+            FileText::Error => Ok(self.failures.latest_failure_line(uid)),
+            FileText::Read => Ok(format!("{}\n", self.totals.read_and_written(&key.place).0)),
+            FileText::Written => Ok(format!("{}\n", self.totals.read_and_written(&key.place).1)),
+            FileText::Missed => self.missed_blocks_text((tree, key), uid),
+            FileText::Freeze => Ok(format!("{}s\n", self.freeze_seconds_left(&key.place))),
+            FileText::Neighbors => {
                 let DirectoryId::Interface(name) = &key.place else { return Err(errno::ENOENT) };
                 Ok(paths::format_neighbors_at(name))
             }
-            Text::State(name) => {
+            FileText::State(name) => {
                 let owner = tree.directory(&key.place).ok_or(errno::ENOENT)?.uid;
-                paths::published_state(owner, name, REPLY_TIMEOUT).map_err(|why| {
+                paths::read_published_state(owner, name, REPLY_TIMEOUT).map_err(|why| {
                     let directory = tree.path_from_root(key);
                     self.record_failure(uid, errno::EIO, format!("{directory}/state/{name}: {why}"))
                 })
             }
-            Text::Readme if snapshot.failure.is_some() => {
+            FileText::Readme if snapshot.failure.is_some() => {
                 let why = snapshot.failure.as_deref().unwrap_or_default();
-                let text = content::text(tree, key, &CountersByPath::new()).unwrap_or_default();
+                let text =
+                    content::file_text(tree, key, &CountersByPath::new()).unwrap_or_default();
                 Ok(format!("No paths are shown now: {why}\n\n{text}"))
             }
-            Text::NsPerBlock => self.time_per_block((tree, key), uid),
+            FileText::NsPerBlock => self.time_per_block((tree, key), uid),
             text if text.is_from_counters() => {
                 let counters = self.counters((tree, key), COUNTERS_LIFETIME, uid)?;
-                content::text(tree, key, &counters).ok_or(errno::ENOENT)
+                content::file_text(tree, key, &counters).ok_or(errno::ENOENT)
             }
-            _ => content::text(tree, key, &CountersByPath::new()).ok_or(errno::ENOENT),
+            _ => content::file_text(tree, key, &CountersByPath::new()).ok_or(errno::ENOENT),
         }
     }
 
@@ -202,7 +204,7 @@ impl Server {
     /// if a path does not return its counters, because sums without them would be wrong.
     pub(super) fn counters(
         &self,
-        (tree, key): (&Tree, &Key),
+        (tree, key): (&Tree, &ObjectKey),
         age: Duration,
         uid: u32,
     ) -> Result<CountersByPath, i32> {
@@ -218,7 +220,7 @@ impl Server {
     /// number.
     pub(super) fn record_unresponsive_path(
         &self,
-        (tree, key): (&Tree, &Key),
+        (tree, key): (&Tree, &ObjectKey),
         number: u32,
         uid: u32,
     ) -> i32 {
@@ -232,9 +234,13 @@ impl Server {
 
     /// Returns, as text, the number of blocks that were skipped for the readers of a directory's
     /// streams.
-    fn missed_blocks_text(&self, (tree, key): (&Tree, &Key), uid: u32) -> Result<String, i32> {
+    fn missed_blocks_text(
+        &self,
+        (tree, key): (&Tree, &ObjectKey),
+        uid: u32,
+    ) -> Result<String, i32> {
         let ended = self.totals.missed(&key.place);
-        match self.streams.skipped(&key.place) {
+        match self.streams.skipped_blocks(&key.place) {
             Some(skipped) => Ok(format!("{}\n", ended + skipped)),
             None => {
                 let number = content::counted_paths(tree, &key.place).first().map(|(_, n)| *n);
@@ -247,7 +253,7 @@ impl Server {
     /// [`SAMPLE_INTERVAL`]. Stays connected to the paths during
     /// the interval, because a path measures time only while a client that has requested counters
     /// is connected.
-    fn time_per_block(&self, (tree, key): (&Tree, &Key), uid: u32) -> Result<String, i32> {
+    fn time_per_block(&self, (tree, key): (&Tree, &ObjectKey), uid: u32) -> Result<String, i32> {
         let wanted = content::counted_paths(tree, &key.place);
         let samples = self.snapshots.two_counter_samples(&wanted);
         if let Some((_, number)) = wanted.iter().find(|(_, number)| !samples.1.contains_key(number))
@@ -293,7 +299,7 @@ fn stream_input(pipe: OwnedFd, file: Option<Memfd>) -> Result<StreamInput, Strin
 }
 
 /// Converts a failed call to an error number and a text.
-pub(super) fn failure(error: &ClientError) -> (i32, String) {
+pub(super) fn errno_and_reason(error: &ClientError) -> (i32, String) {
     let number = match error {
         // A stopped process may refuse the connection instead of delaying it; the user gets the
         // same error in both cases.

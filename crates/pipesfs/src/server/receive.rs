@@ -35,7 +35,7 @@ impl Server {
                 break;
             }
             if matches!(request.operation, Operation::Edit(_)) || self.is_argument_write(&request) {
-                self.change(request, edits);
+                self.execute_change(request, edits);
                 continue;
             }
             match self.snapshot_age_max(&request) {
@@ -55,7 +55,7 @@ impl Server {
 
     /// Executes a change in this thread if another thread receives requests in the meantime.
     /// Otherwise, passes the change to the threads `edits`.
-    fn change(&self, request: Request, edits: &Mutex<RequestThreadPool>) {
+    fn execute_change(&self, request: Request, edits: &Mutex<RequestThreadPool>) {
         let leave = |receiving: usize| receiving.checked_sub(1).filter(|rest| *rest > 0);
         // Relaxed suffices, because the counter guards no other memory.
         if self.receiving.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave).is_err() {

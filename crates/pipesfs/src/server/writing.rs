@@ -1,14 +1,15 @@
 //! Opening of files for writing (streams, arguments of filters, `freeze`), and writes to arguments
 //! and to `freeze`. [`Writers`](crate::writers::Writers) handles writes to streams.
 
-use super::open::{FOPEN_DIRECT_IO, failure};
+use super::open::{FOPEN_DIRECT_IO, errno_and_reason};
 use super::{Handle, Outcome, Server, lock};
-use crate::entries::{DirectoryObject, Key, Stream, StreamForm, Text};
-use crate::protocol::{Header, Operation, Request, Write, errno};
+use crate::entries::{DirectoryObject, FileText, ObjectKey, Stream, StreamForm};
+use crate::protocol::{Header, Operation, Request, WriteRequest, errno};
 use crate::tree::{DirectoryId, NodeIndex, Tree};
 use std::time::{Duration, Instant};
 use streamline::paths::{
-    self, Change, ClientError, FreezeHistory, PathClient, WriteParameters, WriterSocket,
+    self, ChangeParameters, ClientError, FreezeHistoryParameters, PathClient, WriteParameters,
+    WriterSocket,
 };
 
 /// Reply flag: the kernel allows parallel writes through different open files
@@ -22,7 +23,7 @@ impl Server {
     pub(super) fn open_for_writing(
         &self,
         header: &Header,
-        key: &Key,
+        key: &ObjectKey,
         access: u32,
     ) -> Result<Outcome, i32> {
         let refused =
@@ -34,14 +35,14 @@ impl Server {
                  what is read",
             ),
             DirectoryObject::Stream(stream) => self.open_writer(key, stream, header.uid),
-            DirectoryObject::Text(Text::Argument(name)) => {
+            DirectoryObject::Text(FileText::Argument(name)) => {
                 let (path, node) = self
-                    .argument(key, name)
+                    .writable_argument(key, name)
                     .map_err(|(errno, why)| self.record_failure(header.uid, errno, why))?;
                 let handle = Handle::Argument { path, node, name: name.clone() };
                 Ok(Outcome::Opened(self.add_handle(handle), FOPEN_DIRECT_IO))
             }
-            DirectoryObject::Text(Text::Freeze) => {
+            DirectoryObject::Text(FileText::Freeze) => {
                 self.only_member(&self.snapshots.latest().tree, &key.place, header.uid)?;
                 let handle = self.add_handle(Handle::Freeze(key.place.clone()));
                 Ok(Outcome::Opened(handle, FOPEN_DIRECT_IO))
@@ -55,7 +56,7 @@ impl Server {
     }
 
     /// Attaches a writer to the node of a stream. Blocks until the path has replied.
-    fn open_writer(&self, key: &Key, stream: &Stream, uid: u32) -> Result<Outcome, i32> {
+    fn open_writer(&self, key: &ObjectKey, stream: &Stream, uid: u32) -> Result<Outcome, i32> {
         let refused = |errno, why: String| Err(self.record_failure(uid, errno, why));
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
@@ -79,11 +80,11 @@ impl Server {
         let member = self.only_member(tree, &node, uid)?;
         let attached = self.attach_writer(tree, member, (class, form));
         let socket = attached.map_err(|error| {
-            let (errno, why) = failure(&error);
+            let (errno, why) = errno_and_reason(&error);
             self.record_failure(uid, errno, why)
         })?;
         let handle = self.next_handle();
-        self.writers.add(handle, socket, (uid, self.totals.at(&key.place, tree)));
+        self.writers.add(handle, socket, (uid, self.totals.directory_totals(&key.place, tree)));
         Ok(Outcome::Opened(handle, FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES))
     }
 
@@ -124,7 +125,11 @@ impl Server {
 
     /// Returns the path number and the node name for the file of an argument. Fails if the argument
     /// cannot be changed while the filter is running, or if the directory represents several paths.
-    fn argument(&self, key: &Key, name: &str) -> Result<(u32, String), (i32, String)> {
+    fn writable_argument(
+        &self,
+        key: &ObjectKey,
+        name: &str,
+    ) -> Result<(u32, String), (i32, String)> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
         let gone = || (errno::ENOENT, "the filter no longer exists".to_owned());
@@ -161,7 +166,7 @@ impl Server {
     }
 
     /// Executes a write to an argument or to `freeze`.
-    pub(super) fn write_text(&self, header: &Header, write: &Write) -> Result<Outcome, i32> {
+    pub(super) fn write_text(&self, header: &Header, write: &WriteRequest) -> Result<Outcome, i32> {
         let place = match lock(&self.handles).get(&write.handle) {
             Some(Handle::Freeze(place)) => Some(place.clone()),
             _ => None,
@@ -185,7 +190,7 @@ impl Server {
         let member = self.only_member(&snapshot.tree, place, header.uid)?;
         let frozen = self.freeze_node(&snapshot.tree, member, ns / 1_000_000);
         frozen.map_err(|error| {
-            let (errno, why) = failure(&error);
+            let (errno, why) = errno_and_reason(&error);
             refused(errno, why)
         })?;
         let until = Instant::now().checked_add(Duration::from_nanos(ns));
@@ -202,7 +207,7 @@ impl Server {
         let daemon = self.snapshots.connect()?;
         let to = paths::connect(&daemon, &view.path.number.to_string())?;
         let name = node.id.is_none().then(|| node.name.clone());
-        to.freeze_history(&FreezeHistory { node: name, id: node.id, ms })
+        to.freeze_history(&FreezeHistoryParameters { node: name, id: node.id, ms })
     }
 
     /// Returns the remaining time for which a source keeps its past output, in seconds, rounded up.
@@ -215,7 +220,7 @@ impl Server {
     /// Changes an argument of a running filter. Uses an idle connection to the path if there is
     /// one.
     fn change_argument(&self, path: u32, words: Vec<String>) -> Result<(), ClientError> {
-        let change = Change { words, ..Change::default() };
+        let change = ChangeParameters { words, ..ChangeParameters::default() };
         let make = |to: PathClient| {
             let changed = to.change_within(&change, self.edit_limit).map(drop);
             if matches!(changed, Ok(()) | Err(ClientError::Refused(_))) {
@@ -233,7 +238,7 @@ impl Server {
     }
 
     /// Sets an argument to the value in a write. Blocks until the path has applied the value.
-    fn write_argument(&self, header: &Header, write: &Write) -> Result<Outcome, i32> {
+    fn write_argument(&self, header: &Header, write: &WriteRequest) -> Result<Outcome, i32> {
         let (path, node, name) = match lock(&self.handles).get(&write.handle) {
             Some(Handle::Argument { path, node, name }) => (*path, node.clone(), name.clone()),
             _ => return Err(errno::EINVAL),
@@ -250,7 +255,7 @@ impl Server {
                 Ok(Outcome::Written(write.bytes.len()))
             }
             Err(error) => {
-                let (number, why) = failure(&error);
+                let (number, why) = errno_and_reason(&error);
                 let number = if number == errno::EOPNOTSUPP { errno::EINVAL } else { number };
                 refused(number, why)
             }

@@ -1,7 +1,7 @@
 //! Examination of ended streams: completeness, and the blocks that readers missed.
 
 use super::taps::TapConnection;
-use super::{OpenStream, Rest, StreamOrigin, Streams, WaitingRead};
+use super::{OpenStream, RemainingBytes, StreamOrigin, Streams, WaitingRead};
 use crate::protocol::Reply;
 use crate::totals::Totals;
 use crate::transfer::StreamRead;
@@ -13,12 +13,12 @@ use streamline::paths::{PATH_ENDED, TapReport};
 
 /// Receiver of the taps of ended streams. [`Streams::examine_ended_taps`] examines the last report
 /// of each tap.
-pub type StreamEnds = mpsc::Receiver<StreamEnd>;
+pub type EndedTaps = mpsc::Receiver<EndedTap>;
 
 /// A tap whose stream has ended, or was closed by its reader, and whose last report must be
 /// examined.
 #[derive(Debug)]
-pub struct StreamEnd {
+pub struct EndedTap {
     handle: u64,
     uid: u32,
     tap: Arc<TapConnection>,
@@ -41,12 +41,12 @@ impl Streams {
         tap: Arc<TapConnection>,
     ) {
         let (uid, totals) = (stream.uid, stream.totals.clone());
-        let _ = self.ends.send(StreamEnd { handle, uid, tap, totals, is_closed });
+        let _ = self.ends.send(EndedTap { handle, uid, tap, totals, is_closed });
     }
 
     /// Passes the tap of an ended stream to the thread that examines ended taps. Reads of the
     /// stream wait until the examination is complete.
-    pub(super) fn examine(&self, handle: u64, stream: &mut OpenStream) {
+    pub(super) fn hand_over_ended_stream(&self, handle: u64, stream: &mut OpenStream) {
         if stream.is_watched {
             stream.is_watched = false;
             let _ = self.watcher.unwatch(&stream.input);
@@ -60,15 +60,15 @@ impl Streams {
 
     /// Queries the path of each ended tap for the reason for its end and for the blocks that its
     /// reader has lost. Each query blocks for a limited time. Returns when the streams are dropped.
-    pub fn examine_ended_taps(&self, endings: &StreamEnds) {
-        while let Ok(StreamEnd { handle, uid, tap, totals, is_closed }) = endings.recv() {
+    pub fn examine_ended_taps(&self, endings: &EndedTaps) {
+        while let Ok(EndedTap { handle, uid, tap, totals, is_closed }) = endings.recv() {
             let (report, rest) = match tap.receive_last_report(is_closed) {
                 Some((report, rest)) => (Some(report), rest),
                 None => (None, None),
             };
             drop(tap);
             if report.is_none() && !is_closed {
-                self.failures.set(uid, NO_REPORT_REASON.to_owned());
+                self.failures.set_failure(uid, NO_REPORT_REASON.to_owned());
             }
             let failed = report.is_none();
             let report = report.unwrap_or_default();
@@ -76,7 +76,7 @@ impl Streams {
             let is_incomplete = report.skipped > 0 || report.cut > 0;
             if is_incomplete {
                 totals.iter().for_each(|totals| totals.add_missed_blocks(report.skipped));
-                self.failures.set(uid, describe_loss(&report));
+                self.failures.set_failure(uid, describe_loss(&report));
             }
             let mut open = self.lock();
             if let Some(stream) = open.get_mut(&handle) {
@@ -84,9 +84,9 @@ impl Streams {
                 if self.continue_after_tap(handle, stream, over) {
                     continue;
                 }
-                over.iter().for_each(|why| self.failures.set(uid, (*why).to_owned()));
+                over.iter().for_each(|why| self.failures.set_failure(uid, (*why).to_owned()));
                 let file = rest.map(|rest| File::from(OwnedFd::from(rest)));
-                stream.rest = file.map(|file| Rest { file, bytes_read: 0 });
+                stream.rest = file.map(|file| RemainingBytes { file, bytes_read: 0 });
                 self.end(stream, failed || over.is_some() || stream.is_incomplete);
             }
         }
@@ -95,7 +95,7 @@ impl Streams {
     /// Returns the number of blocks that have been skipped so far for the readers of a directory's
     /// open streams, or `None` if a path does not reply. Blocks for a limited time per stream.
     #[must_use]
-    pub fn skipped(&self, place: &DirectoryId) -> Option<u64> {
+    pub fn skipped_blocks(&self, place: &DirectoryId) -> Option<u64> {
         let open = self.lock();
         let here = open
             .values()
@@ -106,7 +106,7 @@ impl Streams {
         };
         let taps: Vec<_> = here.filter_map(|stream| stream.origin.as_ref().and_then(tap)).collect();
         drop(open);
-        taps.iter().map(|tap| tap.skipped()).sum()
+        taps.iter().map(|tap| tap.skipped_blocks()).sum()
     }
 
     /// Ends a stream: stores its outcome, and replies to its waiting reads with the remaining bytes

@@ -94,7 +94,7 @@ impl Streams {
             }
             match stream.moving.take() {
                 Some(StreamMove::Left) => {
-                    self.failures.set(stream.uid, NODE_CHANGED_REASON.to_owned());
+                    self.failures.set_failure(stream.uid, NODE_CHANGED_REASON.to_owned());
                     self.end(stream, true);
                 }
                 Some(StreamMove::Ready(next)) => stream.moving = Some(StreamMove::Ready(next)),

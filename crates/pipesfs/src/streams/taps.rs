@@ -12,7 +12,7 @@ const END_REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The last report of a tap, with the bytes that were not yet in the tap's pipe when the path
 /// ended; `None` if there are no such bytes.
-pub(super) type TapEndReport = (TapReport, Option<Memfd>);
+pub(super) type LastTapReport = (TapReport, Option<Memfd>);
 
 /// The connection of a tap, over which the path sends the last report of the tap.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ struct TapState {
     path: PathClient,
     /// The last report of the tap, if a call of [`TapConnection::skipped`] has already received it;
     /// `None` otherwise.
-    last_report: Option<TapEndReport>,
+    last_report: Option<LastTapReport>,
 }
 
 impl TapConnection {
@@ -37,7 +37,7 @@ impl TapConnection {
 
     /// Returns the last report of a tap. The tap has ended or, if `is_closed` is true, its reader
     /// has closed the stream. Returns `None` if the path does not reply within a time limit.
-    pub(super) fn receive_last_report(&self, is_closed: bool) -> Option<TapEndReport> {
+    pub(super) fn receive_last_report(&self, is_closed: bool) -> Option<LastTapReport> {
         let limit = if is_closed { REPORT_TIMEOUT } else { END_REPORT_TIMEOUT };
         let mut tap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = tap.last_report.take() {
@@ -54,7 +54,7 @@ impl TapConnection {
 
     /// Returns the number of blocks that the tap has skipped so far, or `None` if the path does not
     /// reply within a time limit.
-    pub(super) fn skipped(&self) -> Option<u64> {
+    pub(super) fn skipped_blocks(&self) -> Option<u64> {
         let mut tap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if tap.last_report.is_none() {
             let report = tap.path.tap_state(REPORT_TIMEOUT).ok()?;

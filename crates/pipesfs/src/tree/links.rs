@@ -1,7 +1,7 @@
 //! Symbolic links for the arcs that the nesting of directories cannot represent: arcs from
 //! additional parents, and back edges.
 
-use super::{Child, NodeIndex, Parents, Tree, id, node_name};
+use super::{Child, NodeIndex, Parents, Tree, node_id_or_index, node_name};
 
 impl Tree {
     /// Adds a symbolic link for each arc whose downstream node does not have its directory below
@@ -34,8 +34,8 @@ impl Tree {
             return None;
         }
         let node = self.node(to)?;
-        let (name, number) = (node_name(node), id(node, to));
-        let name = self.free_name(here, name, number);
+        let (name, number) = (node_name(node), node_id_or_index(node, to));
+        let name = self.unused_name(here, name, number);
         self.directories[here].add_child(name, Child::Link(target));
         Some(())
     }

@@ -39,7 +39,7 @@ pub struct SessionMove {
 }
 
 /// Minimum number of blocks in an interval. In an interval with fewer blocks, no move is chosen.
-const BLOCKS_MIN: u64 = 4096;
+const INTERVAL_BLOCKS_MIN: u64 = 4096;
 /// Maximum load that the busiest replica may have after a move, as a fraction of its load before. A
 /// move that relieves the replica less is not worthwhile.
 const REMAINING_LOAD_FRACTION_MAX: f64 = 0.9;
@@ -61,15 +61,15 @@ impl SessionShares {
     }
 
     /// Returns the move that relieves the busiest replica. Returns `None` if no move reduces the
-    /// load of that replica by at least a tenth, or if the interval has fewer than `BLOCKS_MIN`
-    /// blocks.
+    /// load of that replica by at least a tenth, or if the interval has fewer than
+    /// `INTERVAL_BLOCKS_MIN` blocks.
     #[must_use]
     pub fn choose_move(&self) -> Option<SessionMove> {
         let loads = self.replica_block_counts();
         let total: u64 = loads.iter().sum();
         let (from, most) = (0..).zip(&loads).max_by_key(|(_, load)| **load)?;
         let (to, least) = (0..).zip(&loads).min_by_key(|(_, load)| **load)?;
-        if total < BLOCKS_MIN || from == to {
+        if total < INTERVAL_BLOCKS_MIN || from == to {
             return None;
         }
         let mut room = (most - least) / 2;
@@ -104,7 +104,7 @@ impl SessionShares {
 mod tests {
     use super::*;
 
-    fn shares(of: &[(u8, u32)]) -> SessionShares {
+    fn session_shares(of: &[(u8, u32)]) -> SessionShares {
         SessionShares {
             replicas: of.iter().map(|(replica, _)| *replica).collect(),
             blocks: of.iter().map(|(_, blocks)| *blocks).collect(),
@@ -113,30 +113,31 @@ mod tests {
     }
 
     #[test]
-    fn n3_other_sessions_leave_the_replica_of_an_elephant() {
-        let elephant = shares(&[(0, 6000), (0, 1000), (1, 1000), (0, 900), (0, 100), (255, 0)]);
+    fn n3_light_sessions_leave_the_replica_of_a_heavy_one() {
+        let elephant =
+            session_shares(&[(0, 6000), (0, 1000), (1, 1000), (0, 900), (0, 100), (255, 0)]);
         assert_eq!(
             elephant.choose_move(),
             Some(SessionMove { from: 0, to: 1, buckets: vec![1, 3, 4], before: 88, after: 66 })
         );
         // The elephant is alone on its replica, so no move helps.
-        let alone = shares(&[(0, 6000), (1, 1000), (1, 1000), (1, 900), (1, 100)]);
+        let alone = session_shares(&[(0, 6000), (1, 1000), (1, 1000), (1, 900), (1, 100)]);
         assert_eq!(alone.choose_move(), None);
     }
 
     #[test]
     fn n3_heavy_session_moves_if_that_balances_replicas() {
-        let two = shares(&[(0, 3000), (0, 3000), (1, 10), (0, 20)]);
+        let two = session_shares(&[(0, 3000), (0, 3000), (1, 10), (0, 20)]);
         let moved = two.choose_move().unwrap();
         assert_eq!((moved.buckets.as_slice(), moved.before, moved.after), (&[1][..], 99, 50));
     }
 
     #[test]
     fn n3_small_differences_and_few_blocks_move_nothing() {
-        assert_eq!(shares(&[(0, 5200), (1, 4800)]).choose_move(), None);
-        assert_eq!(shares(&[(0, 400), (0, 300), (1, 1)]).choose_move(), None);
-        assert_eq!(shares(&[(0, 5000), (0, 5000)]).choose_move().unwrap().buckets.len(), 1);
-        let one = SessionShares { replica_count: 1, ..shares(&[(0, 9000)]) };
+        assert_eq!(session_shares(&[(0, 5200), (1, 4800)]).choose_move(), None);
+        assert_eq!(session_shares(&[(0, 400), (0, 300), (1, 1)]).choose_move(), None);
+        assert_eq!(session_shares(&[(0, 5000), (0, 5000)]).choose_move().unwrap().buckets.len(), 1);
+        let one = SessionShares { replica_count: 1, ..session_shares(&[(0, 9000)]) };
         assert_eq!(one.choose_move(), None);
     }
 
@@ -144,9 +145,9 @@ mod tests {
     /// private to a replica.
     #[test]
     fn n3_blocks_without_a_session_are_not_moved() {
-        let heavy = shares(&[(0, 4000), (0, 3000), (1, 10), (0, 3000)]);
+        let heavy = session_shares(&[(0, 4000), (0, 3000), (1, 10), (0, 3000)]);
         assert_eq!(heavy.choose_move().unwrap().buckets, [3]);
-        assert_eq!(shares(&[(0, 3000), (0, 9000), (1, 10)]).choose_move(), None);
+        assert_eq!(session_shares(&[(0, 3000), (0, 9000), (1, 10)]).choose_move(), None);
     }
 
     /// Repeated moves lead to a distribution for which no further move is chosen.
@@ -155,7 +156,7 @@ mod tests {
         let mut random = testkit::Random::with_replayable_seed();
         for _ in 0..100 {
             let of: Vec<(u8, u32)> = (0..200).map(|_| (0, random.within(0..1000) as u32)).collect();
-            let mut now = shares(&of);
+            let mut now = session_shares(&of);
             let mut moves = 0;
             while let Some(chosen) = now.choose_move() {
                 let before = *now.replica_block_counts().iter().max().unwrap();

@@ -100,7 +100,7 @@ impl Dispatcher {
             DispatchPolicy::Load => {
                 vec![(
                     least_loaded_replica(self.progress.replica_count(), self.local_replica, load),
-                    batch.live(),
+                    batch.live_lanes(),
                 )]
             }
             DispatchPolicy::Session(table) => table.dispatch(batch),
@@ -114,7 +114,7 @@ impl Dispatcher {
     /// replica.
     pub fn take_bucket_shares(&mut self) -> Option<SessionShares> {
         let DispatchPolicy::Session(table) = &mut self.policy else { return None };
-        table.key.finds_sessions().then(|| SessionShares {
+        table.key.can_find_sessions().then(|| SessionShares {
             replicas: table.replicas.clone(),
             blocks: std::mem::replace(&mut table.blocks, vec![0; SESSION_BUCKETS].into()),
             replica_count: table.dispatched.len(),
@@ -123,7 +123,7 @@ impl Dispatcher {
 
     /// Returns the key by which sessions are dispatched, or `None` if batches are dispatched by
     /// load.
-    pub const fn sharing(&self) -> Option<ShardKey> {
+    pub const fn shard_key(&self) -> Option<ShardKey> {
         match &self.policy {
             DispatchPolicy::Session(table) => Some(table.key),
             DispatchPolicy::Load => None,
@@ -171,12 +171,15 @@ impl Dispatcher {
 
     /// Announces that the replica in the dispatcher's space has ended.
     pub fn end_local_replica(&self) {
-        self.progress.finish(self.local_replica, u64::MAX);
+        self.progress.finish_batches_below(self.local_replica, u64::MAX);
     }
 
     /// Marks all batches that were dispatched to the replica in the dispatcher's space as finished.
     pub fn finish_local_batches(&self) {
-        self.progress.finish(self.local_replica, self.progress.dispatched_end(self.local_replica));
+        self.progress.finish_batches_below(
+            self.local_replica,
+            self.progress.dispatched_end(self.local_replica),
+        );
     }
 }
 
@@ -228,7 +231,7 @@ impl SessionTable {
     fn dispatch(&mut self, batch: &Batch<'_>) -> Vec<(usize, LaneMask)> {
         let Self { key, seed, replicas, blocks, dispatched } = self;
         let mut masks = vec![0 as LaneMask; dispatched.len()];
-        for l in lanes(batch.live()) {
+        for l in lanes(batch.live_lanes()) {
             let bucket = usize::from(bucket_for_key(key.session_key(&batch.block(l), *seed)));
             let copy = match replicas[bucket] {
                 UNASSIGNED_REPLICA => {

@@ -204,7 +204,7 @@ impl ReplicaProgress {
     /// SYNC POINT *batch finished*: the Release of `finished_end` follows the Release that
     /// published the ring entries, and pairs with the Acquire in
     /// [`ReplicaProgress::may_have_unfinished_lanes`].
-    pub fn finish(&self, copy: usize, below: u64) {
+    pub fn finish_batches_below(&self, copy: usize, below: u64) {
         let done = &self.replicas[copy].finished_end;
         if done.load() >= below {
             return;
@@ -226,7 +226,7 @@ impl ReplicaProgress {
             // A notification after this point ends the sleep. A replica notifies the join only if
             // the join waits for the finished batch or an earlier one; this holds, because the join
             // never waits for a batch after an unfinished one.
-            let ticket = self.join.listen();
+            let ticket = self.join.prepare_to_sleep();
             let passed = Duration::from_nanos(sys::clock::monotonic_ns().saturating_sub(begin));
             let left = limit.saturating_sub(passed);
             if ready(self) {
@@ -286,9 +286,9 @@ mod tests {
             [0, 1, 2].map(|copy| progress.may_have_unfinished_lanes(copy, 1)),
             [true, false, true]
         );
-        progress.finish(0, 1);
-        progress.finish(1, 1);
-        progress.finish(2, 2);
+        progress.finish_batches_below(0, 1);
+        progress.finish_batches_below(1, 1);
+        progress.finish_batches_below(2, 2);
         assert_eq!([0, 1, 2].map(|copy| progress.may_have_unfinished_lanes(copy, 0)), [false; 3]);
         assert_eq!(
             [0, 1, 2].map(|copy| progress.may_have_unfinished_lanes(copy, 1)),

@@ -1,6 +1,6 @@
 //! Arcs between the nodes of a space, with the counters of the node that puts blocks on them.
 
-use super::select::SelectedClasses;
+use super::class_selection::SelectedClasses;
 use crate::ledger::DropReason;
 use filter::Amount;
 

@@ -3,10 +3,10 @@
 
 use super::arc::NodeId;
 use super::arc::{EdgeDrops, GraphArc};
+use super::class_selection::SelectedClasses;
+use super::graph_shape::GraphShape;
 use super::node::{Node, Operator};
-use super::select::SelectedClasses;
-use super::shape::GraphShape;
-use endpoint::source::kernel::in_place::FramesInPlace;
+use endpoint::source::kernel::frames_in_place::FramesInPlace;
 use filter::{Amount, Filter};
 use std::sync::Arc;
 
@@ -210,11 +210,11 @@ impl Assembly {
             (0..self.nodes.len()).filter(|n| forward(*n).count() > 1).collect();
         let mut is_numbering = vec![false; self.nodes.len()];
         for fork in &forks {
-            let below = self.reachable(*fork, None);
+            let below = self.reachable_nodes(*fork, None);
             let around = forks.iter().filter(|above| *above != fork).any(|above| {
-                let past = self.reachable(*above, Some(*fork));
+                let past = self.reachable_nodes(*above, Some(*fork));
                 let joined = |n: usize| joins[n] && below[n] && past[n];
-                self.reachable(*above, None)[*fork] && (0..self.nodes.len()).any(joined)
+                self.reachable_nodes(*above, None)[*fork] && (0..self.nodes.len()).any(joined)
             });
             is_numbering[*fork] = !around;
         }
@@ -223,7 +223,7 @@ impl Assembly {
 
     /// Returns, for each node, true if it can be reached from `from` over forward arcs without
     /// passing through `without`.
-    fn reachable(&self, from: NodeId, without: Option<NodeId>) -> Vec<bool> {
+    fn reachable_nodes(&self, from: NodeId, without: Option<NodeId>) -> Vec<bool> {
         let mut reached = vec![false; self.nodes.len()];
         let mut open = vec![from];
         while let Some(at) = open.pop() {

@@ -111,10 +111,10 @@ pub enum SpaceEvent {
 /// The recorder of a space's events. The implementor decides how the events are stored.
 pub trait Journal: fmt::Debug + Send {
     /// Records an event other than [`SpaceEvent::Pull`].
-    fn event(&mut self, event: &SpaceEvent);
+    fn record_event(&mut self, event: &SpaceEvent);
 
     /// Records a [`SpaceEvent::Pull`] and the source's blocks.
-    fn pull(&mut self, event: &SpaceEvent, blocks: &mut dyn Iterator<Item = (Entry, &[u8])>);
+    fn record_pull(&mut self, event: &SpaceEvent, blocks: &mut dyn Iterator<Item = (Entry, &[u8])>);
 
     /// Writes buffered events to the record. Called before the space sleeps.
     fn flush(&mut self);
@@ -157,7 +157,7 @@ pub trait EventReader: fmt::Debug + Send {
     fn invalid_reason(&self) -> Option<&str>;
 
     /// Reports that the record ends before the end of the recorded run.
-    fn note_truncated(&self);
+    fn report_truncated_record(&self);
 
     /// Decides what a replaying space does at a recorded hot swap. `number` is the sequence number
     /// of the swap. `requested` is true if the thread that replays the swap has asked to borrow the
@@ -226,25 +226,25 @@ impl EventPort {
 
     /// Records the event that the function `event` returns. Does not call the function if the run
     /// is not recorded.
-    pub(super) fn event(&mut self, event: impl FnOnce() -> SpaceEvent) {
+    pub(super) fn record_event(&mut self, event: impl FnOnce() -> SpaceEvent) {
         if let Self::Journal(journal) = self {
-            journal.event(&event());
+            journal.record_event(&event());
         }
     }
 
     /// Records that the space took `count` blocks from the ring that enters the graph at `node`.
-    pub(super) fn import(&mut self, node: NodeId, now: Time, count: usize) {
-        self.event(|| SpaceEvent::Import { node, now, count });
+    pub(super) fn record_import(&mut self, node: NodeId, now: Time, count: usize) {
+        self.record_event(|| SpaceEvent::Import { node, now, count });
     }
 
     /// Records that the space's run ends.
-    pub(super) fn finish(&mut self, now: Time, failure: Option<&PathFailure>) {
-        self.event(|| SpaceEvent::Finish { now, failure: failure.map(ToString::to_string) });
+    pub(super) fn record_finish(&mut self, now: Time, failure: Option<&PathFailure>) {
+        self.record_event(|| SpaceEvent::Finish { now, failure: failure.map(ToString::to_string) });
     }
 
     /// Records the final counts of a source.
-    pub(super) fn source_counts(&mut self, planned: usize, source: &dyn Source) {
-        self.event(|| {
+    pub(super) fn record_source_counts(&mut self, planned: usize, source: &dyn Source) {
+        self.record_event(|| {
             let counters = source.counters();
             let dropped = counters.dropped.iter().map(|(place, count)| (place.to_string(), *count));
             let (dropped, observed) =
@@ -262,7 +262,7 @@ impl EventPort {
         if sink.process().is_none() {
             return;
         }
-        self.event(|| {
+        self.record_event(|| {
             let written = sink.amount_written().unwrap_or_default();
             let dropped = sink.drops_by_reason().into_iter();
             let dropped = dropped.map(|(why, all)| (why.to_string(), all.blocks, all.bytes));

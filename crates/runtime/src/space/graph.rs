@@ -2,11 +2,11 @@
 //! through the graph.
 
 use super::Clock;
+use super::graph_shape::GraphShape;
 use super::memory::Memory;
 use super::node::Node;
 use super::pass::PassState;
 use super::pause::PausedWalk;
-use super::shape::GraphShape;
 use super::walk::Walk;
 use buffer::crossing::Batch as RingBatch;
 use buffer::pool::Pool;
@@ -61,9 +61,9 @@ impl LocalGraph {
 
     /// Calls the filters whose timers have expired at time `now`. Passes their output through the
     /// graph.
-    pub(super) fn tick(&mut self, now: Time, imported: &[RingBatch<'_>]) {
+    pub(super) fn run_expired_timers(&mut self, now: Time, imported: &[RingBatch<'_>]) {
         if self.nodes.iter().any(|node| node.wake.is_some()) {
-            self.walk(now, imported, |walk| walk.tick());
+            self.walk(now, imported, |walk| walk.run_expired_timers());
         }
     }
 

@@ -12,9 +12,10 @@ use filter::{Batch, lanes};
 /// Merges batches of several branches into full batches in input order. Each batch is paired with
 /// the index of its branch, in ascending order. A single batch that is already in order is returned
 /// unchanged.
-pub(super) fn merge<'a>(mut branches: Vec<(usize, Batch<'a>)>) -> Vec<Batch<'a>> {
-    let in_order =
-        |batch: &Batch<'a>| lanes(batch.live()).is_sorted_by_key(|l| batch.sequence_number(l));
+pub(super) fn merge_branches<'a>(mut branches: Vec<(usize, Batch<'a>)>) -> Vec<Batch<'a>> {
+    let in_order = |batch: &Batch<'a>| {
+        lanes(batch.live_lanes()).is_sorted_by_key(|l| batch.sequence_number(l))
+    };
     if branches.len() < 2
         && let Some((branch, alone)) = branches.pop()
     {
@@ -24,7 +25,7 @@ pub(super) fn merge<'a>(mut branches: Vec<(usize, Batch<'a>)>) -> Vec<Batch<'a>>
         }
     }
     let blocks = branches.iter().flat_map(|(_, batch)| {
-        lanes(batch.live()).map(move |l| (batch.sequence_number(l), batch.block(l)))
+        lanes(batch.live_lanes()).map(move |l| (batch.sequence_number(l), batch.block(l)))
     });
     let mut sorted: Vec<_> = blocks.collect();
     // The sort is stable: blocks of the same number stay in branch order.

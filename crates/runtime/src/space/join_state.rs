@@ -8,7 +8,7 @@ use buffer::Fault;
 use std::sync::Arc;
 
 /// Names of a join's counters. `late` counts blocks that arrived after their batch was joined.
-pub const JOIN_COUNTERS: &[&str] = &["late"];
+pub const JOIN_COUNTER_NAMES: &[&str] = &["late"];
 
 /// The state of a replica, kept by the space that runs the replica.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct LocalReplica {
 impl Drop for LocalReplica {
     /// Marks the replica as ended even if its space fails, so that the join never waits for it.
     fn drop(&mut self) {
-        self.progress.finish(self.number, u64::MAX);
+        self.progress.finish_batches_below(self.number, u64::MAX);
     }
 }
 
@@ -150,7 +150,7 @@ impl ReplicaJoin {
     }
 
     /// Makes the next batch the current batch of the join.
-    pub(super) fn advance(&mut self) {
+    pub(super) fn advance_to_next_batch(&mut self) {
         self.batch_id = next_batch_id(self.batch_id);
         self.is_partial = false;
     }

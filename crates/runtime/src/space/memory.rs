@@ -26,7 +26,7 @@ pub(crate) struct Memory<'a> {
 
 /// Number that stands for the pool `work` in the top byte of a [`PinId`]; greater than the index of
 /// any intake. The pools themselves leave this byte unused.
-const WORK_POOL: u64 = 0xff;
+const WORK_POOL_NUMBER: u64 = 0xff;
 const PIN_POOL_SHIFT: u32 = 56;
 /// The [`PinId`] of a held block without bytes (a hole), for which no memory is pinned.
 const HOLE_PIN: PinId = PinId(u64::MAX);
@@ -39,7 +39,7 @@ impl<'a> Memory<'a> {
 
     /// Returns the segment that contains a frame, from any pool or ring batch of the walk, or
     /// `None` if the space has no access to the frame.
-    pub(crate) fn segment(&self, frame: RichPointer) -> Option<Segment<'a>> {
+    pub(crate) fn find_frame_segment(&self, frame: RichPointer) -> Option<Segment<'a>> {
         let imported = || {
             let segments = self.imported.iter().flat_map(|imported| {
                 (0..imported.len()).filter_map(|number| imported.segment(number))
@@ -52,7 +52,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    fn copy(&self, bytes: &[u8]) -> Option<(RichPointer, &'a [u8])> {
+    fn copy_to_work_pool(&self, bytes: &[u8]) -> Option<(RichPointer, &'a [u8])> {
         let (place, copy) = self.work.append(bytes.len(), |room| {
             room.copy_from_slice(bytes);
             bytes.len()
@@ -67,11 +67,11 @@ impl<'a> Memory<'a> {
         if old.is_hole() {
             return Some((*entry, HOLE_PIN));
         }
-        let (copy, _) = self.copy(frame)?;
+        let (copy, _) = self.copy_to_work_pool(frame)?;
         let pin = self.work.pin(copy.place)?;
         let pointer = copy.with_class(entry.pointer.class);
-        let pointer = pointer.within(entry.marks.view, entry.pointer.length());
-        Some((Entry::new(pointer, entry.context, entry.marks), encode_pin(WORK_POOL, pin)))
+        let pointer = pointer.subrange(entry.marks.view, entry.pointer.length());
+        Some((Entry::new(pointer, entry.context, entry.marks), encode_pin(WORK_POOL_NUMBER, pin)))
     }
 
     /// Finds the intake that contains a block, if a filter can hold the block there without a copy.
@@ -79,7 +79,7 @@ impl<'a> Memory<'a> {
     /// the pool `work`.
     fn pinnable_intake(&self, pointer: RichPointer) -> Option<(u64, &'a Pool)> {
         let stays = |pool: &Pool| !pool.is_lent() && !is_mostly_pinned(pool);
-        (0..WORK_POOL)
+        (0..WORK_POOL_NUMBER)
             .zip(self.intakes)
             .find(|(_, pool)| pool.id() == pointer.dbuf())
             .filter(|(_, pool)| stays(pool))
@@ -123,15 +123,16 @@ impl<'a> Gateway<'a> for Memory<'a> {
             return Some((entry, HOLE_PIN));
         }
         if frame.dbuf() == self.work.id() {
-            return Some((entry, encode_pin(WORK_POOL, self.work.pin(frame.place)?)));
+            return Some((entry, encode_pin(WORK_POOL_NUMBER, self.work.pin(frame.place)?)));
         }
         if let Some((number, pool)) = self.pinnable_intake(frame) {
             return Some((entry, encode_pin(number, pool.pin(frame.place)?)));
         }
-        let (copy, _) = self.copy(block.frame)?;
+        let (copy, _) = self.copy_to_work_pool(block.frame)?;
         let pin = self.work.pin(copy.place)?;
-        let pointer = copy.with_class(block.pointer.class).within(block.marks.view, block.length());
-        Some((Entry::new(pointer, entry.context, entry.marks), encode_pin(WORK_POOL, pin)))
+        let pointer =
+            copy.with_class(block.pointer.class).subrange(block.marks.view, block.length());
+        Some((Entry::new(pointer, entry.context, entry.marks), encode_pin(WORK_POOL_NUMBER, pin)))
     }
 
     fn unpin(&mut self, pin: PinId) {
@@ -140,7 +141,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
         }
         let number = pin.0 >> PIN_POOL_SHIFT;
         let intake = usize::try_from(number).ok().and_then(|number| self.intakes.get(number));
-        let word = pin.0 & !(WORK_POOL << PIN_POOL_SHIFT);
+        let word = pin.0 & !(WORK_POOL_NUMBER << PIN_POOL_SHIFT);
         intake.unwrap_or(self.work).unpin(buffer::pool::SegmentPin::from_word(word));
     }
 
@@ -183,7 +184,7 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
 
     /// Creates a batch from the columns in `room`. Resolves all frames with a single lookup if one
     /// segment contains them, as is usual.
-    pub(crate) fn batch(mut self, room: BatchMemory) -> Batch<'a> {
+    pub(crate) fn into_batch(mut self, room: BatchMemory) -> Batch<'a> {
         let first = (!room.columns.is_empty()).then(|| room.columns.frame(0));
         self.last_segment = first.and_then(|frame| (self.segment)(0, frame)).unwrap_or_default();
         let near = self.last_segment;
@@ -198,12 +199,12 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
     fn frame_bytes(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
         match self.last_segment.bytes(frame) {
             Some(bytes) => bytes,
-            None => self.find_segment(number, frame),
+            None => self.find_frame_bytes(number, frame),
         }
     }
 
     #[cold]
-    fn find_segment(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
+    fn find_frame_bytes(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
         self.last_segment = (self.segment)(number, frame).unwrap_or_default();
         self.last_segment.bytes(frame).unwrap_or_default()
     }

@@ -19,6 +19,7 @@
 
 pub mod arc;
 pub mod assemble;
+pub mod class_selection;
 mod clock;
 pub mod count_limit;
 mod cpu_pin;
@@ -27,17 +28,18 @@ pub mod events;
 mod final_merge;
 mod final_sessions;
 mod graph;
+pub mod graph_shape;
 mod input;
 mod join;
 pub mod join_state;
-pub mod key;
 pub(crate) mod memory;
 pub mod node;
+pub mod node_key;
 pub mod observe;
 pub mod operands;
 mod pass;
 mod pause;
-pub mod published;
+pub mod published_state;
 mod pull;
 mod replay;
 mod replica_inputs;
@@ -45,12 +47,10 @@ mod replica_shutdown;
 pub mod results;
 mod retire;
 mod run;
-pub mod saved;
+pub mod saved_state;
 pub mod section;
-pub mod select;
 pub mod session_moves;
 mod sessions;
-pub mod shape;
 mod shutdown;
 mod sleep;
 pub mod stall;
@@ -67,20 +67,20 @@ pub mod writer_port;
 pub mod writers;
 
 use crate::commands::{BorrowRequest, CommandQueue, CommandReceiver};
-use crate::control::Control;
+use crate::control::PathControl;
 use crate::counters::{RetiredCounters, SpaceCounters};
-use crate::demand::Demand;
+use crate::demand::DemandTracker;
 use buffer::pool::Pool;
 use buffer::signal::Doorbell;
 use count_limit::CountLimit;
 use events::EventPort;
 use filter::{LANES, Time};
 use graph::LocalGraph;
+use graph_shape::GraphShape;
 use input::InputSet;
 use node::{Node, Operator};
 use observe::{Observer, Observers};
 use pass::PassState;
-use shape::GraphShape;
 use stall::{StallProbe, StallRegistration};
 use std::sync::Arc;
 
@@ -103,23 +103,23 @@ pub struct Space {
     pub processor: Option<usize>,
     graph: LocalGraph,
     inputs: InputSet,
-    programs: Programs,
-    accounts: Accounts,
+    programs: AttachedPrograms,
+    accounts: SpaceWideCounters,
     /// True if at least one filter of the space publishes its state to other processes.
     publishes: bool,
     /// True if writers outside the path add blocks to the output of a node.
     has_writers: bool,
     /// Connections to other threads. Declared last, and therefore dropped last, because dropping
     /// them reports the end of the space; all other fields must be released by then.
-    ports: Ports,
+    ports: SpacePorts,
 }
 
 /// A space's connections to other threads.
 #[derive(Debug)]
-struct Ports {
-    control: Arc<Control>,
+struct SpacePorts {
+    control: Arc<PathControl>,
     /// Number of the latest position request that the space has answered. Such a request asks the
-    /// space to store the positions of its sources ([`Control::position_request_count`]).
+    /// space to store the positions of its sources ([`PathControl::position_request_count`]).
     answered_requests: u32,
     commands: CommandReceiver,
     /// Pending request to borrow the space before its next pass, if any.
@@ -132,7 +132,7 @@ struct Ports {
     stall: Option<StallRegistration>,
 }
 
-impl Ports {
+impl SpacePorts {
     /// Returns the handle through which the space reports to the stall detector, or `None` outside
     /// a replay.
     fn stall_probe(&self) -> Option<StallProbe> {
@@ -153,7 +153,7 @@ impl Ports {
 
 /// The counters of a space, apart from the counters that its current nodes keep.
 #[derive(Debug, Default)]
-struct Accounts {
+struct SpaceWideCounters {
     /// Final counters of the nodes, edges and rings that hot swaps have removed.
     retired: RetiredCounters,
     /// Number of hot swaps that this space has taken part in.
@@ -164,11 +164,11 @@ struct Accounts {
 
 /// The programs that exchange blocks with a space.
 #[derive(Debug)]
-struct Programs {
+struct AttachedPrograms {
     /// Record of which nodes of the path still accept blocks.
-    demand: Arc<Demand>,
+    demand: Arc<DemandTracker>,
     /// Nodes that write the input of programs (`exec`) that have not exited. The flag is true once
-    /// the node is marked as closed in [`Demand`].
+    /// the node is marked as closed in [`DemandTracker`].
     inputs: Vec<(arc::NodeId, bool)>,
     /// Nodes that exchanged blocks with programs (`exec`) until a hot swap removed the nodes. They
     /// wrote the input or read the output of the programs.
@@ -191,7 +191,7 @@ pub struct SpaceParts {
     /// Inputs from which the space takes blocks.
     pub inputs: Vec<Input>,
     /// Control through which other threads stop the spaces of the path and query them.
-    pub control: Arc<Control>,
+    pub control: Arc<PathControl>,
     /// Doorbell on which the space sleeps.
     pub doorbell: Arc<Doorbell>,
     /// Clock that the spaces of the path use.
@@ -215,7 +215,7 @@ pub struct SpaceOptions {
     /// Maximum number of blocks per batch.
     pub batch_max: usize,
     /// Record of which nodes of the path still accept blocks, shared by the path's spaces.
-    pub demand: Arc<Demand>,
+    pub demand: Arc<DemandTracker>,
     /// Port through which the space records or replays its events.
     pub events: EventPort,
     /// Observer that traces blocks through the space; `None` if blocks are not traced.
@@ -258,7 +258,7 @@ impl Space {
         let stall = events
             .replay_state()
             .map(|state| StallRegistration(StallProbe::new(state, Arc::clone(&commands.0.status))));
-        let ports = Ports {
+        let ports = SpacePorts {
             control,
             answered_requests: 0,
             commands,
@@ -269,7 +269,7 @@ impl Space {
         };
         ports.connect_exports(&mut nodes);
         let halves = (0..nodes.len()).filter(|at| nodes[*at].is_process_input());
-        let programs = Programs {
+        let programs = AttachedPrograms {
             demand,
             inputs: halves.map(|at| (at, false)).collect(),
             removed: Vec::new(),
@@ -289,7 +289,7 @@ impl Space {
             graph: LocalGraph { nodes, shape, intakes, work, pass, clock, epoch },
             inputs: InputSet { list: inputs, batch_max, spare: None },
             programs,
-            accounts: Accounts::default(),
+            accounts: SpaceWideCounters::default(),
             publishes,
             has_writers: false,
             ports,
@@ -297,18 +297,18 @@ impl Space {
     }
 
     /// Returns the queue for commands to this space.
-    pub fn queue(&self) -> Arc<CommandQueue> {
+    pub fn command_queue(&self) -> Arc<CommandQueue> {
         Arc::clone(&self.ports.commands.0)
     }
 
     /// Enables or disables the measurement of the time spent in each filter.
-    pub fn measure_time(&mut self, on: bool) {
+    pub fn set_time_measurement(&mut self, on: bool) {
         self.graph.pass.observers.set_time_measurement(on);
     }
 
     /// Returns the memory that the space uses, and the processes of its programs.
     pub fn resources(&self) -> SpaceResources {
-        let number = |node: &Node| Some((node.number, node.process()?.process_id()?));
+        let number = |node: &Node| Some((node.number, node.exec_process()?.process_id()?));
         SpaceResources {
             memory: self.pools().map(Pool::allocated_bytes).sum(),
             processes: self.graph.nodes.iter().filter_map(number).collect(),

@@ -1,7 +1,7 @@
 //! The nodes of a space, with their operators, outgoing arcs and counters.
 
 use super::arc::GraphArc;
-use super::published::PublishedState;
+use super::published_state::PublishedState;
 use super::writer_port::WriterPort;
 use crate::latency::AgeGauge;
 use crate::ledger::{DropReason, EditCounts, NodeName};
@@ -214,7 +214,7 @@ impl OutputCounters {
 impl Node {
     /// Returns the program (`exec`) for which the node writes input or reads output; `None` for
     /// other nodes.
-    pub fn process(&self) -> Option<&std::sync::Arc<Process>> {
+    pub fn exec_process(&self) -> Option<&std::sync::Arc<Process>> {
         match &self.operator {
             Operator::Sink(sink) => sink.sink.process(),
             Operator::Source(source) => source.properties.process.as_ref(),
@@ -224,7 +224,7 @@ impl Node {
 
     /// Returns true if the node writes the input of a program.
     pub fn is_process_input(&self) -> bool {
-        matches!(self.operator, Operator::Sink(_)) && self.process().is_some()
+        matches!(self.operator, Operator::Sink(_)) && self.exec_process().is_some()
     }
 
     /// Returns true if a tap can read the output of the node. Returns false for sinks, ring ends,
@@ -243,20 +243,20 @@ impl Node {
     pub(super) fn accepts_writers(&self) -> bool {
         let chooses_arc =
             matches!(&self.operator, Operator::Source(part) if part.properties.chooses_arc);
-        self.accepts_taps() && self.process().is_none() && !chooses_arc
+        self.accepts_taps() && self.exec_process().is_none() && !chooses_arc
     }
 
     /// Returns the number of blocks and bytes that writers outside the path have added to the
     /// output.
-    pub fn written(&self) -> Amount {
-        self.writers.as_ref().map_or_else(Amount::default, |port| port.written())
+    pub fn written_amount(&self) -> Amount {
+        self.writers.as_ref().map_or_else(Amount::default, |port| port.written_amount())
     }
 
     /// Returns the counters of the node's source, including the blocks that writers have added;
     /// `None` if the node is not a source.
     pub fn source_counters(&self) -> Option<SourceCounters> {
         let Operator::Source(part) = &self.operator else { return None };
-        let (mut counters, written) = (part.source.counters(), self.written());
+        let (mut counters, written) = (part.source.counters(), self.written_amount());
         counters.given += written;
         if let Some(observed) = &mut counters.observed {
             *observed += written;

@@ -34,7 +34,7 @@ pub trait Observer: fmt::Debug + Send {
 pub struct Observers {
     /// True if at least one observer is set.
     active: bool,
-    timing: Option<Timing>,
+    timing: Option<TimingObserver>,
     taps: Option<Box<Taps>>,
     tracer: Option<Box<dyn Observer>>,
 }
@@ -42,7 +42,7 @@ pub struct Observers {
 impl Observers {
     /// Creates the observers of a new space. Measures time if `timed` is true or there is a tracer.
     pub(super) fn new(timed: bool, tracer: Option<Box<dyn Observer>>) -> Self {
-        let timing = (timed || tracer.is_some()).then(Timing::default);
+        let timing = (timed || tracer.is_some()).then(TimingObserver::default);
         let active = timing.is_some() || tracer.is_some();
         Self { active, timing, taps: None, tracer }
     }
@@ -60,8 +60,8 @@ impl Observers {
 
     /// Enables or disables the measurement of the time spent in filters.
     pub(super) fn set_time_measurement(&mut self, on: bool) {
-        self.timing = on.then(Timing::default);
-        self.update();
+        self.timing = on.then(TimingObserver::default);
+        self.update_active_flag();
     }
 
     /// Returns true if an observer reads the bytes of blocks.
@@ -82,7 +82,7 @@ impl Observers {
     }
 
     /// Returns the observer that serves taps. Creates it if there is none.
-    pub(super) fn taps(&mut self) -> &mut Taps {
+    pub(super) fn get_or_create_taps(&mut self) -> &mut Taps {
         self.active = true;
         self.taps.get_or_insert_default()
     }
@@ -94,10 +94,10 @@ impl Observers {
             taps.retain(is_here);
         }
         self.taps = self.taps.take().filter(|taps| !taps.is_empty());
-        self.update();
+        self.update_active_flag();
     }
 
-    fn update(&mut self) {
+    fn update_active_flag(&mut self) {
         self.active = self.timing.is_some() || self.taps.is_some() || self.tracer.is_some();
     }
 
@@ -144,13 +144,13 @@ impl Observers {
 
 /// The observer that measures the time spent in each filter.
 #[derive(Debug, Default)]
-struct Timing {
+struct TimingObserver {
     /// Monotonic start times, in nanoseconds, of the calls of nodes that are in progress. The
     /// innermost call is last.
     start_times: Vec<u64>,
 }
 
-impl Observer for Timing {
+impl Observer for TimingObserver {
     fn before_node(&mut self, _: &Node, _: &Batch<'_>) {
         self.start_times.push(sys::clock::monotonic_ns());
     }

@@ -70,7 +70,8 @@ impl<'a> Walk<'_, 'a> {
     pub(crate) fn resume(&mut self, paused: PausedWalk) {
         let Memory { intakes, work, imported } = *self.memory;
         let memory = Memory { intakes, work, imported };
-        let batch = |room| Frames::new(|_, frame| memory.segment(frame)).batch(room);
+        let batch =
+            |room| Frames::new(|_, frame| memory.find_frame_segment(frame)).into_batch(room);
         self.next_sequence_number = paused.next;
         self.deferred = paused.deferred;
         let waiting = paused.waiting.into_iter();

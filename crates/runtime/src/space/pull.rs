@@ -27,7 +27,7 @@ impl Space {
     /// Takes a batch from the source at node `at`, which uses the intake with index `from`, and
     /// passes the batch through the graph. If `until` is given, takes only blocks up to that time,
     /// because the source is merged with others by time.
-    pub(super) fn pull(
+    pub(super) fn pull_source(
         &mut self,
         (at, from): (NodeId, usize),
         until: Option<Time>,
@@ -140,8 +140,11 @@ impl Space {
             let intakes = walk.memory.intakes;
             let (general, pool) = (&intakes[GENERAL_INTAKE], &intakes[from]);
             let segment = |_, frame| pool.segment(frame).or_else(|| general.segment(frame));
-            let mut batch =
-                if look { Frames::new(segment).batch(room) } else { Batch::without_bytes(room) };
+            let mut batch = if look {
+                Frames::new(segment).into_batch(room)
+            } else {
+                Batch::without_bytes(room)
+            };
             if !batch.is_empty() {
                 match edge {
                     None => walk.walk_source(at, &mut batch),
@@ -151,14 +154,14 @@ impl Space {
             spare = Some(batch.into_memory());
         });
         if last {
-            self.graph.tick(now, &[]);
+            self.graph.run_expired_timers(now, &[]);
         }
         self.end_pass();
         spare.unwrap_or_default()
     }
 
     /// Takes a batch from the ring at input `i` of the space, and passes it through the graph.
-    pub(super) fn import(&mut self, i: usize, pass: &mut PassResult) {
+    pub(super) fn import_ring(&mut self, i: usize, pass: &mut PassResult) {
         self.walk_imported_blocks(
             i,
             pass,
@@ -191,15 +194,15 @@ impl Space {
                 let count = room.columns.len();
                 let now = limits.now.unwrap_or_else(|| self.graph.advance_clock(&room.columns));
                 let (all, spare) = ([taken], &mut self.inputs.spare);
-                self.ports.events.import(at, now, count);
+                self.ports.events.record_import(at, now, count);
                 self.graph.walk(now, &all, |walk| {
                     let Some(taken) = walk.memory.imported.first() else { return };
-                    let mut batch = Frames::new(|number, _| taken.segment(number)).batch(room);
+                    let mut batch = Frames::new(|number, _| taken.segment(number)).into_batch(room);
                     walk.walk_source(at, &mut batch);
                     *spare = Some(batch.into_memory());
                 });
                 if limits.ends_pass {
-                    self.graph.tick(now, &all);
+                    self.graph.run_expired_timers(now, &all);
                 }
                 pass.expects_input = true;
                 pass.moved = true;

@@ -5,7 +5,7 @@
 //! next event. The spaces upstream also replay, and put the same blocks into the same rings. If the
 //! record is truncated, the blocks still in flight are drained at the last recorded time.
 
-mod change;
+mod hot_swap;
 
 use super::arc::NodeId;
 use super::count_limit::ClaimPolicy;
@@ -31,7 +31,7 @@ struct RecordedPull {
 impl Space {
     /// Records that the filters whose timers had expired at `now` were called.
     pub(super) fn record_timer_calls(&mut self, now: Time) {
-        self.ports.events.event(|| SpaceEvent::Tick { now });
+        self.ports.events.record_event(|| SpaceEvent::Tick { now });
     }
 
     /// Records a batch that the source at node `node` put into its intake (index `from`), if the
@@ -58,7 +58,7 @@ impl Space {
         });
         let (count, failure) = (columns.len(), failure.map(ToString::to_string));
         let mut blocks = blocks;
-        journal.pull(&SpaceEvent::Pull { node, now, count, edge, failure }, &mut blocks);
+        journal.record_pull(&SpaceEvent::Pull { node, now, count, edge, failure }, &mut blocks);
     }
 
     /// Records the number of blocks that the sinks were permitted to accept under the limit on
@@ -66,7 +66,7 @@ impl Space {
     pub(super) fn record_claims(&mut self) {
         if let ClaimPolicy::Recorded(noted) = &mut self.graph.pass.claims {
             for count in noted.drain(..) {
-                self.ports.events.event(|| SpaceEvent::Claim { count });
+                self.ports.events.record_event(|| SpaceEvent::Claim { count });
             }
         }
     }
@@ -93,7 +93,7 @@ impl Space {
                 Some(SpaceEvent::Tick { now }) => {
                     last = now;
                     self.set_claims(&*player, 0);
-                    self.graph.tick(now, &[]);
+                    self.graph.run_expired_timers(now, &[]);
                     self.end_pass();
                 }
                 Some(SpaceEvent::Change { number }) => {
@@ -131,19 +131,19 @@ impl Space {
             }
         }
         if whole {
-            if self.drain(last) {
+            if self.drain_remaining_rings(last) {
                 self.fail_as_invalid_record("the run ends here, and has not taken all blocks");
             }
             self.apply_closing_entries(&mut *player);
         } else {
-            player.note_truncated();
+            player.report_truncated_record();
             self.fail_as_recorded(player.invalid_reason());
             // A pending hot swap fails because this space has ended; other spaces may still put
             // blocks into its rings.
             self.ports.stall_probe().iter().for_each(StallProbe::report_rejected_commands);
             self.ports.borrow = None;
             self.ports.commands.0.reject_all();
-            self.drain(last);
+            self.drain_remaining_rings(last);
         }
         if self.graph.pass.failure.is_some() {
             self.ports.control.stop();
@@ -151,7 +151,7 @@ impl Space {
         if self.ports.control.position_request_count() > 0 {
             self.store_source_positions(true);
         }
-        self.finish(last);
+        self.finish_all_nodes(last);
         self.ports.commands.store_final_counters(self.counters());
         self.into_results()
     }
@@ -206,7 +206,7 @@ impl Space {
     /// Fails the path because the event that was read last from the record is invalid. `what`
     /// describes the defect.
     fn fail_as_invalid_record(&mut self, what: &str) {
-        let byte = self.ports.stall.as_ref().map_or(0, |here| here.0.byte());
+        let byte = self.ports.stall.as_ref().map_or(0, |here| here.0.last_event_offset());
         self.fail_as_recorded(Some(&format!("the record is invalid at byte {byte}: {what}")));
     }
 
@@ -214,7 +214,7 @@ impl Space {
     /// is truncated or the path was stopped.
     fn fail_if_batch_incomplete(&mut self, count: usize, missing: usize) {
         let Some(probe) = self.ports.stall_probe() else { return };
-        if probe.is_complete()
+        if probe.is_record_complete()
             && !self.ports.control.is_stopped()
             && self.graph.pass.failure.is_none()
         {
@@ -264,7 +264,7 @@ impl Space {
                     left = 0;
                     break;
                 };
-                if bytes.len() > self.graph.intakes[GENERAL_INTAKE].block_max() {
+                if bytes.len() > self.graph.intakes[GENERAL_INTAKE].block_length_max() {
                     let why = "a block of it is longer than blocks of its path";
                     return self.fail_as_invalid_record(why);
                 }
@@ -313,11 +313,11 @@ impl Space {
             if let Some((place, _)) = put {
                 pins.extend(pool.pin(place));
                 let Entry { pointer, context, marks } = entry;
-                let view = place.within(marks.view, pointer.length());
+                let view = place.subrange(marks.view, pointer.length());
                 let pointer = RichPointer::new(pool.id(), view, pointer.class);
                 return Some(Entry::new(pointer, context, marks));
             }
-            let ticket = self.ports.doorbell.listen();
+            let ticket = self.ports.doorbell.prepare_to_sleep();
             self.flush_outputs();
             if self.ports.control.is_stopped()
                 || self.graph.pass.failure.is_some()
@@ -354,7 +354,7 @@ impl Space {
     fn wait_for_ring_entries(&mut self, i: usize, count: usize, ends: bool) -> bool {
         let mut wait: Option<StallWait> = None;
         loop {
-            let ticket = self.ports.doorbell.listen();
+            let ticket = self.ports.doorbell.prepare_to_sleep();
             wait.iter_mut().for_each(StallWait::begin_poll);
             let Input::Ring { node, import, .. } = &mut self.inputs.list[i] else { return false };
             let over = import.is_closed() || (self.ports.control.is_stopped() && !ends);
@@ -392,7 +392,7 @@ impl Space {
 
     /// Passes the remaining blocks of all rings through the graph at time `now`. Returns true if
     /// there were any blocks.
-    fn drain(&mut self, now: Time) -> bool {
+    fn drain_remaining_rings(&mut self, now: Time) -> bool {
         let mut drained = false;
         for i in 0..self.inputs.list.len() {
             if !matches!(self.inputs.list[i], Input::Ring { .. }) {

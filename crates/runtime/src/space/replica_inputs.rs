@@ -47,7 +47,7 @@ impl Space {
             .map_or((taken.len(), false), |at| (at + 1, true));
         let first = seqs.clone().next().map_or(0, |(seq, _)| seq);
         own.last_batch_id = nearest_batch_id(first, own.last_batch_id);
-        own.progress.finish(own.number, own.last_batch_id);
+        own.progress.finish_batches_below(own.number, own.last_batch_id);
         let graph = &mut self.graph;
         graph.pass.order = last_sequence_number(own.last_batch_id);
         let walked = match import.peek_up_to(count) {
@@ -64,7 +64,7 @@ impl Space {
             Ok(()) => {
                 let Input::Replica { replica: own, .. } = &self.inputs.list[i] else { return };
                 let done = if last { own.last_batch_id + 1 } else { own.last_batch_id };
-                own.progress.finish(own.number, done);
+                own.progress.finish_batches_below(own.number, done);
             }
             Err(fault) => self.fail_path_with_ring_fault(at, fault),
         }
@@ -132,9 +132,9 @@ impl LocalGraph {
             if whole {
                 if gather.is_partial {
                     let now = self.clock.advance_to(0, self.wall_clock_time());
-                    self.tick(now, &[]);
+                    self.run_expired_timers(now, &[]);
                 }
-                gather.advance();
+                gather.advance_to_next_batch();
             }
             return Ok(whole);
         }
@@ -152,14 +152,14 @@ impl LocalGraph {
             // The local replica has finished, even if the batch still lacks blocks of other
             // replicas.
             if let Some(own) = way.local_replica.as_ref().filter(|_| share.is_complete) {
-                own.progress.finish(own.number, gather.batch_id + 1);
+                own.progress.finish_batches_below(own.number, gather.batch_id + 1);
             }
         }
         if let Some(counted) = self.nodes[gather.node].counts.counters.first_mut() {
             *counted += late;
         }
         if whole {
-            gather.advance();
+            gather.advance_to_next_batch();
         } else {
             gather.is_partial = true;
         }
@@ -203,7 +203,7 @@ impl LocalGraph {
             for (node, ring, from, room) in batches {
                 let taken = &all[ring];
                 let frames = Frames::new(|number, _| taken.segment(from + number));
-                let mut batch = frames.batch(room);
+                let mut batch = frames.into_batch(room);
                 walk.route(node, &mut batch, 0);
                 rooms.push(batch.into_memory());
             }
@@ -211,7 +211,7 @@ impl LocalGraph {
         });
         rooms.into_iter().for_each(|room| self.pass.store_spare_memory(room));
         if last {
-            self.tick(now, all);
+            self.run_expired_timers(now, all);
         }
     }
 }

@@ -34,7 +34,7 @@ impl SpaceResults {
     /// the space both writes its input and reads its output.
     pub fn programs(&self) -> impl Iterator<Item = (&str, &Arc<Process>)> {
         let nodes = self.nodes.iter().chain(&self.removed_programs);
-        nodes.filter_map(|node| Some((&*node.name, node.process()?)))
+        nodes.filter_map(|node| Some((&*node.name, node.exec_process()?)))
     }
 }
 

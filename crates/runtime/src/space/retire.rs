@@ -4,8 +4,8 @@
 use super::Space;
 use super::arc::NodeId;
 use super::input::Input;
-use super::key::NodeKey;
 use super::node::{Node, Operator};
+use super::node_key::NodeKey;
 use super::pass::PassResult;
 use super::sessions::SessionBirths;
 use endpoint::SourceCounters;
@@ -13,7 +13,7 @@ use endpoint::SourceCounters;
 impl Space {
     /// Ends all nodes for which `stays` returns false, in order from the sources to the sinks.
     /// Blocks that these nodes hold are released over the arcs of the old graph.
-    pub fn retire(&mut self, stays: &dyn Fn(NodeKey) -> bool) {
+    pub fn retire_nodes(&mut self, stays: &dyn Fn(NodeKey) -> bool) {
         let keys = self.node_keys();
         let now = self.record_retire_time();
         for i in 0..self.graph.shape.order.len() {
@@ -41,11 +41,11 @@ impl Space {
                 && self.graph.pass.failure.is_none()
             {
                 let mut pass = PassResult::default();
-                self.import(i, &mut pass);
+                self.import_ring(i, &mut pass);
                 if !pass.moved {
                     break;
                 }
-                self.note_progress();
+                self.report_progress();
             }
             match &self.inputs.list[i] {
                 Input::Ring { import, ended, .. } => {
@@ -122,7 +122,7 @@ impl Space {
         let Some((at, intake)) = self.source_node_and_input(number) else { return false };
         loop {
             let mut pass = PassResult::default();
-            self.pull((at, intake), None, &mut pass);
+            self.pull_source((at, intake), None, &mut pass);
             if !pass.moved || self.graph.pass.failure.is_some() {
                 self.flush_outputs();
                 return self.graph.pass.failure.is_none();
@@ -153,7 +153,7 @@ impl Space {
                 _ => return true,
             }
             let mut pass = PassResult::default();
-            self.pull((at, intake), None, &mut pass);
+            self.pull_source((at, intake), None, &mut pass);
             if self.graph.pass.failure.is_some() {
                 return true;
             }
@@ -173,7 +173,7 @@ impl Space {
                 && self.graph.pass.failure.is_none()
             {
                 let mut pass = PassResult::default();
-                self.import(i, &mut pass);
+                self.import_ring(i, &mut pass);
                 if !pass.moved {
                     break;
                 }

@@ -5,7 +5,7 @@ use super::input::Input;
 use super::node::Operator;
 use super::pass::PassResult;
 use super::results::SpaceResults;
-use super::{Clock, Programs, Space};
+use super::{AttachedPrograms, Clock, Space};
 use crate::commands::BorrowRequest;
 use crate::failure::PathFailure;
 use filter::Time;
@@ -22,7 +22,7 @@ impl Space {
             return self.replay(reader);
         }
         loop {
-            let mut pass = self.pass();
+            let mut pass = self.run_pass();
             if let Some(request) = self.ports.borrow.take() {
                 match request.lend(self) {
                     Ok(back) => self = back,
@@ -36,8 +36,8 @@ impl Space {
                 self.flush_outputs();
                 // A notification after this point makes the space check its inputs again before it
                 // sleeps.
-                let ticket = self.ports.doorbell.listen();
-                pass = self.pass();
+                let ticket = self.ports.doorbell.prepare_to_sleep();
+                pass = self.run_pass();
                 if pass.expects_input && !pass.moved && self.graph.pass.failure.is_none() {
                     self.sleep(pass, ticket);
                 }
@@ -72,7 +72,7 @@ impl Space {
     /// Runs one pass without sleeping. Returns true if more input may arrive and the path has not
     /// failed. Intended for callers that run several spaces in one thread.
     pub fn step(&mut self) -> bool {
-        let pass = self.pass();
+        let pass = self.run_pass();
         if !pass.moved {
             self.flush_outputs();
         }
@@ -98,12 +98,13 @@ impl Space {
     /// has closed its input can no longer reach any sink, and fails the path if a program has
     /// failed.
     fn poll_programs(&mut self) {
-        let Programs { inputs, demand, .. } = &mut self.programs;
+        let AttachedPrograms { inputs, demand, .. } = &mut self.programs;
         let (nodes, control) = (&self.graph.nodes, &self.ports.control);
         let mut failure = None;
         inputs.retain_mut(|(at, is_reported)| {
             let node = &nodes[*at];
-            let Some(process) = node.process().filter(|process| process.has_closed_input()) else {
+            let Some(process) = node.exec_process().filter(|process| process.has_closed_input())
+            else {
                 return true;
             };
             if !std::mem::replace(is_reported, true) && demand.close(node.number) {
@@ -129,7 +130,7 @@ impl Space {
             self.store_source_positions(true);
         }
         let now = self.now();
-        self.finish(now);
+        self.finish_all_nodes(now);
         self.stop_failed_path();
         self.report_local_replica_finished(true);
         if self.publishes {
@@ -162,7 +163,7 @@ impl Space {
     /// Runs one pass: executes queued commands, takes at most one batch from each input and each
     /// writer, and publishes filter state. If no blocks arrived, calls the filters whose timers
     /// have expired.
-    fn pass(&mut self) -> PassResult {
+    fn run_pass(&mut self) -> PassResult {
         let mut pass = PassResult::default();
         if self.ports.commands.0.has_queued_command() {
             self.execute_commands();
@@ -182,7 +183,7 @@ impl Space {
                 Input::Source { node, intake } => {
                     self.pull_in_time_order(i, (*node, *intake), next, &mut pass);
                 }
-                Input::Ring { .. } => self.import(i, &mut pass),
+                Input::Ring { .. } => self.import_ring(i, &mut pass),
                 Input::Replica { .. } => self.walk_dispatched_batch(i, &mut pass),
                 Input::Join(_) => self.join_replicas(i, &mut pass),
             }
@@ -191,7 +192,7 @@ impl Space {
             self.pull_writers(&mut pass);
         }
         if !pass.moved {
-            self.tick(&mut pass);
+            self.run_expired_timers(&mut pass);
         }
         if pass.moved {
             self.ports.control.notify_input_event();
@@ -203,14 +204,14 @@ impl Space {
     }
 
     /// Stores how many blocks each source of the space has emitted, in the
-    /// [`Control`](crate::control::Control) that the path's spaces share. Omits programs that
+    /// [`PathControl`](crate::control::Control) that the path's spaces share. Omits programs that
     /// receive input from the path. `last` is true if the values are final.
     pub(super) fn store_source_positions(&mut self, last: bool) {
         self.ports.answered_requests = self.ports.control.position_request_count();
         for input in &self.inputs.list {
             let Input::Source { node, .. } = input else { continue };
             let node = &self.graph.nodes[*node];
-            let inner = node.process().is_some_and(|program| !program.is_first_in_request());
+            let inner = node.exec_process().is_some_and(|program| !program.is_first_in_request());
             if let (Some(counters), false) = (node.source_counters(), inner) {
                 self.ports.control.store_position(node.number, &node.name, counters, last);
             }
@@ -219,23 +220,23 @@ impl Space {
 
     /// Calls the filters whose timers have expired, in a pass without input. Does nothing if the
     /// path's clock is block time, which advances only with blocks.
-    fn tick(&mut self, pass: &mut PassResult) {
+    fn run_expired_timers(&mut self, pass: &mut PassResult) {
         let now = match self.graph.clock {
             Clock::Live => self.graph.wall_clock_time(),
             // Block time advances only with blocks.
             Clock::BlockTime(_) => return,
         };
-        if self.is_due(now) {
+        if self.is_timer_due(now) {
             pass.moved = true;
             self.record_timer_calls(now);
-            self.graph.tick(now, &[]);
+            self.graph.run_expired_timers(now, &[]);
             self.record_claims();
             self.end_pass();
         }
     }
 
     /// Returns true if the timer of at least one filter has expired at time `now`.
-    fn is_due(&self, now: Time) -> bool {
+    fn is_timer_due(&self, now: Time) -> bool {
         self.graph.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now))
     }
 

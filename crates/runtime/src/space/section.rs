@@ -8,7 +8,7 @@
 //! class that the block had on entry, or class 1 if that was 0.
 
 use super::arc::NodeId;
-use super::select::SelectedClasses;
+use super::class_selection::SelectedClasses;
 
 /// A Boolean expression over filters of the space. `N` identifies a filter.
 #[derive(Clone, Debug)]

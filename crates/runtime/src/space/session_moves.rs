@@ -11,7 +11,7 @@
 
 use super::Space;
 use super::node::{Node, Operator};
-use super::saved::{SavedState, add_amounts};
+use super::saved_state::{SavedState, add_amounts};
 use crate::replicas::balance::{SessionMove, SessionShares};
 use filter::sharing::ShardKey;
 use filter::{Amount, PRIVATE_SESSION_KEY};
@@ -80,7 +80,7 @@ impl Space {
         let mut moved = MovedSessions::default();
         let mut numbers: Option<HashSet<u64>> = None;
         for at in self.replica_filters() {
-            let finds = numbers.is_none() && self.finds_sessions(at, sharing);
+            let finds = numbers.is_none() && self.can_find_sessions(at, sharing);
             let mut found = HashSet::new();
             let mut wanted = |key: u64, number: u64| {
                 let is_wanted = key != PRIVATE_SESSION_KEY
@@ -133,7 +133,7 @@ impl Space {
             {
                 for (at, saved) in filters.iter().zip(&moved.filters).take(done + 1) {
                     self.with_detached_node(*at, |space, node| {
-                        space.remove_sessions(node, &keys(saved))
+                        space.remove_sessions(node, &session_keys(saved))
                     });
                 }
                 return Err(why);
@@ -153,7 +153,9 @@ impl Space {
     /// consumed.
     pub fn remove_moved_sessions(&mut self, moved: &MovedSessions) {
         for (at, saved) in self.replica_filters().into_iter().zip(&moved.filters) {
-            self.with_detached_node(at, |space, node| space.remove_sessions(node, &keys(saved)));
+            self.with_detached_node(at, |space, node| {
+                space.remove_sessions(node, &session_keys(saved))
+            });
             let (node, held) = (&mut self.graph.nodes[at], saved.held_amount());
             node.counts.consumed = add_amounts(node.counts.consumed, held);
             node.counts.held.blocks = node.counts.held.blocks.saturating_sub(held.blocks);
@@ -173,7 +175,7 @@ impl Space {
     /// Returns true if the filter at node `at` can determine which sessions belong to a bucket of
     /// the dispatcher. This is the filter that numbers the sessions. If they were numbered upstream
     /// of the replica chain, it is any filter with sessions.
-    fn finds_sessions(&mut self, at: usize, sharing: ShardKey) -> bool {
+    fn can_find_sessions(&mut self, at: usize, sharing: ShardKey) -> bool {
         let node = &mut self.graph.nodes[at];
         match (&mut node.operator, sharing) {
             (Operator::Filter(filter), ShardKey::Session) => filter.state().is_some(),
@@ -191,6 +193,6 @@ impl Space {
     }
 }
 
-fn keys(saved: &SavedState) -> Vec<u64> {
+fn session_keys(saved: &SavedState) -> Vec<u64> {
     saved.sessions.iter().map(|session| session.key).collect()
 }

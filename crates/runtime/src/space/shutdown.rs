@@ -10,9 +10,9 @@ use filter::Time;
 
 impl Space {
     /// Ends all nodes from the sources to the sinks.
-    pub(super) fn finish(&mut self, now: Time) {
+    pub(super) fn finish_all_nodes(&mut self, now: Time) {
         let failed = self.graph.pass.failure.is_some();
-        self.ports.events.finish(now, self.graph.pass.failure.as_ref());
+        self.ports.events.record_finish(now, self.graph.pass.failure.as_ref());
         for i in 0..self.graph.shape.order.len() {
             let at = self.graph.shape.order[i];
             self.finish_node(at, now, failed);
@@ -29,7 +29,7 @@ impl Space {
         let now =
             if self.graph.nodes[at].is_replica { self.begin_replica_shutdown(now) } else { now };
         if !failed {
-            self.graph.walk(now, &[], |walk| walk.finish(at));
+            self.graph.walk(now, &[], |walk| walk.finish_node(at));
         }
         self.end_pass();
         self.end_node(at);
@@ -39,7 +39,7 @@ impl Space {
         let node = &mut self.graph.nodes[at];
         if let Some(port) = &mut node.writers {
             // Only a failed path ends before it has read all blocks of its writers.
-            port.discard(DropReason::Failed);
+            port.discard_unread_bytes(DropReason::Failed);
         }
         match &mut node.operator {
             Operator::Sink(part) => {
@@ -59,7 +59,7 @@ impl Space {
             }
             Operator::Source(part) => {
                 part.source.close();
-                self.ports.events.source_counts(node.number, &*part.source);
+                self.ports.events.record_source_counts(node.number, &*part.source);
             }
             Operator::Export(export) => export.close(),
             _ => {}

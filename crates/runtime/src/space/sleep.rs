@@ -66,7 +66,7 @@ impl Space {
                     },
                 ));
                 descriptors.extend(self.writer_descriptors());
-                self.ports.doorbell.sleep_among(ticket, &descriptors, limit);
+                self.ports.doorbell.sleep_with_descriptors(ticket, &descriptors, limit);
             }
             (false, Some(limit)) => self.ports.doorbell.sleep_for(ticket, limit),
             (false, None) => self.ports.doorbell.sleep(ticket),
@@ -90,7 +90,7 @@ impl Space {
 
     /// Returns the time until the next timer expires. Returns `None` if no timer is set, or if the
     /// path's clock is block time, which advances only with blocks.
-    pub fn time_to_timer(&self) -> Option<Duration> {
+    pub fn time_until_next_timer(&self) -> Option<Duration> {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min()?;
         match self.graph.clock {
             Clock::Live => {

@@ -96,13 +96,13 @@ enum SwapThreadActivity {
 }
 
 impl StallDetector {
-    fn state(&self) -> MutexGuard<'_, StallState> {
+    fn lock_state(&self) -> MutexGuard<'_, StallState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers the thread that replays hot swaps with the stall detector.
     pub fn register_swap_thread(&self) {
-        self.state().changer = SwapThreadActivity::Active;
+        self.lock_state().changer = SwapThreadActivity::Active;
     }
 
     /// Reports that no more recorded hot swaps follow.
@@ -111,32 +111,32 @@ impl StallDetector {
     }
 
     fn set_swap_thread_activity(&self, changer: SwapThreadActivity) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         state.progress_count += 1;
         state.changer = changer;
     }
 
     /// Reports that the hot swap waits for this space to reach the swap. The next command to the
     /// space belongs to the swap.
-    pub fn note_swap_awaits_command(&self, space: &Arc<SpaceStatus>) {
+    pub fn report_swap_awaits_command(&self, space: &Arc<SpaceStatus>) {
         self.set_swap_thread_activity(SwapThreadActivity::AwaitsCommand(Arc::clone(space)));
     }
 
     /// Reports that the hot swap in progress waits for the end of this space.
-    pub fn note_swap_awaits_end(&self, space: &Arc<SpaceStatus>) {
+    pub fn report_swap_awaits_end(&self, space: &Arc<SpaceStatus>) {
         self.set_swap_thread_activity(SwapThreadActivity::AwaitsEnd(Arc::clone(space)));
     }
 
     /// Reports that a hot swap waits until `spaces` spaces have drained the rings that the swap
     /// removes.
-    pub fn note_swap_awaits_draining(&self, spaces: usize) {
+    pub fn report_swap_awaits_draining(&self, spaces: usize) {
         if spaces > 0 {
             self.set_swap_thread_activity(SwapThreadActivity::AwaitsDraining(spaces));
         }
     }
 
     /// Reports that the thread that replays hot swaps no longer waits for a space.
-    pub fn note_swap_resumed(&self) {
+    pub fn report_swap_resumed(&self) {
         self.set_swap_thread_activity(SwapThreadActivity::Active);
     }
 }
@@ -201,47 +201,47 @@ impl StallProbe {
             doing: Activity::Active,
             rejects_commands: false,
         };
-        stalls.state().spaces.push(entry);
+        stalls.lock_state().spaces.push(entry);
         Self { stalls, space, byte, whole }
     }
 
     /// Returns the byte offset, in the record, of the event that the space read last.
-    pub fn byte(&self) -> u64 {
+    pub fn last_event_offset(&self) -> u64 {
         // Relaxed suffices: the word guards no other memory.
         self.byte.load(Ordering::Relaxed)
     }
 
     /// Returns true if the replayed record covers the entire run.
-    pub const fn is_complete(&self) -> bool {
+    pub const fn is_record_complete(&self) -> bool {
         self.whole
     }
 
     /// Reports that the space rejects commands from now on.
     pub fn report_rejected_commands(&self) {
-        let mut state = self.stalls.state();
+        let mut state = self.stalls.lock_state();
         if let Some(entry) = state.space_activity(&self.space) {
             entry.rejects_commands = true;
         }
     }
 
     /// Reports that a hot swap has borrowed the space.
-    pub fn note_lent(&self) {
+    pub fn report_space_lent(&self) {
         self.set_activity(Activity::Lent).changer = SwapThreadActivity::Active;
     }
 
     /// Reports that the space has not started because a pending hot swap is still creating it.
-    pub fn note_unstarted(&self) {
+    pub fn report_space_unstarted(&self) {
         drop(self.set_activity(Activity::Lent));
     }
 
     /// Reports that the space has made progress.
-    pub fn note_progress(&self) {
+    pub fn report_progress(&self) {
         drop(self.set_activity(Activity::Active));
     }
 
     /// Reports that the space has drained its removed rings for a hot swap. The swap continues once
     /// every space has reported this.
-    pub fn note_drained(&self) {
+    pub fn report_rings_drained(&self) {
         let mut state = self.set_activity(Activity::Lent);
         if let SwapThreadActivity::AwaitsDraining(left) = &mut state.changer {
             *left -= 1;
@@ -252,7 +252,7 @@ impl StallProbe {
     }
 
     fn set_activity(&self, doing: Activity) -> MutexGuard<'_, StallState> {
-        let mut state = self.stalls.state();
+        let mut state = self.stalls.lock_state();
         state.progress_count += 1;
         if let Some(entry) = state.space_activity(&self.space) {
             entry.doing = doing;
@@ -274,7 +274,7 @@ impl StallProbe {
         }
         let mut wait = self.begin_wait(what, false);
         loop {
-            let ticket = doorbell.listen();
+            let ticket = doorbell.prepare_to_sleep();
             wait.begin_poll();
             if ready() {
                 return;
@@ -287,8 +287,8 @@ impl StallProbe {
     /// Begins a wait of the space. First reports the space's earlier work as progress. `what`
     /// describes the wait; `change` is true if the space waits for a hot swap.
     pub fn begin_wait(&self, what: impl FnOnce() -> String, change: bool) -> StallWait {
-        self.note_progress();
-        let what = format!("{} (byte {})", what(), self.byte());
+        self.report_progress();
+        let what = format!("{} (byte {})", what(), self.last_event_offset());
         StallWait { probe: self.clone(), what, change, progress_at_poll: 0, polls: 0 }
     }
 }
@@ -300,7 +300,7 @@ pub struct StallRegistration(pub(crate) StallProbe);
 
 impl Drop for StallRegistration {
     fn drop(&mut self) {
-        let mut state = self.0.stalls.state();
+        let mut state = self.0.stalls.lock_state();
         state.progress_count += 1;
         state.spaces.retain(|entry| !Arc::ptr_eq(&entry.space, &self.0.space));
     }
@@ -321,7 +321,7 @@ impl StallWait {
     /// Begins a poll for the event for which the space waits. Counts the polls since any space last
     /// made progress.
     pub fn begin_poll(&mut self) {
-        let progress_count = self.probe.stalls.state().progress_count;
+        let progress_count = self.probe.stalls.lock_state().progress_count;
         self.polls = if self.progress_at_poll == progress_count { self.polls + 1 } else { 1 };
         self.progress_at_poll = progress_count;
     }
@@ -329,7 +329,7 @@ impl StallWait {
     /// Registers a poll of the waiting space that found nothing. Returns the verdict of the stall
     /// detector if no further progress is possible; otherwise returns `None`.
     pub fn report_fruitless_poll(&self) -> Option<String> {
-        let mut state = self.probe.stalls.state();
+        let mut state = self.probe.stalls.lock_state();
         let Self { progress_at_poll, polls, change, .. } = *self;
         if let Some(entry) = state.space_activity(&self.probe.space) {
             entry.doing = Activity::Waiting {
@@ -349,7 +349,7 @@ impl StallWait {
 impl Drop for StallWait {
     fn drop(&mut self) {
         // Resuming is not progress: the event that ended the wait has been counted already.
-        let mut state = self.probe.stalls.state();
+        let mut state = self.probe.stalls.lock_state();
         if let Some(entry) = state.space_activity(&self.probe.space) {
             entry.doing = Activity::Active;
         }

@@ -10,9 +10,9 @@
 use super::arc::NodeId;
 use super::arc::{EdgeDrops, GraphArc};
 use super::assemble::Assembly;
-use super::key::{NodeKey, node_keys};
 use super::memory::Memory;
 use super::node::{Node, Operator};
+use super::node_key::{NodeKey, node_keys};
 use super::{GENERAL_INTAKE, ImportCounters, Input, Space};
 use crate::ledger::{DropReason, NodeName};
 use buffer::pool::Pool;
@@ -176,7 +176,9 @@ impl Space {
         };
         let ended = |at: NodeId| old.get(at).and_then(Option::as_ref).is_some_and(|n| !n.has_moved);
         self.accounts.retired.add(before, &ended, &gone);
-        self.programs.removed.extend(old.into_iter().flatten().filter(|n| n.process().is_some()));
+        self.programs
+            .removed
+            .extend(old.into_iter().flatten().filter(|n| n.exec_process().is_some()));
         (self.graph.nodes, self.graph.shape) = assembly.finish();
         self.accounts.swaps += 1;
         self.install_inputs((&old_keys, &old_names), &places, inputs);
@@ -214,7 +216,7 @@ impl Space {
             Memory { intakes: &from.graph.intakes, work: &from.graph.work, imported: &[] };
         let ours = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let mut lost = 0;
-        node.holds.relocate(|entry, pin| {
+        node.holds.relocate_blocks(|entry, pin| {
             let moved = ours.copy_foreign_block(entry, theirs.frame(entry));
             theirs.unpin(pin);
             moved.unwrap_or_else(|| {

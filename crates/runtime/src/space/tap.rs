@@ -2,7 +2,7 @@
 //! with the space. The module [`super::taps`] explains taps and histories, which store a node's
 //! past output so that a tap can begin in the past.
 
-use super::select::SelectedClasses;
+use super::class_selection::SelectedClasses;
 use super::tap_form::TapForm;
 use super::tap_pipe::TapPipe;
 use super::tap_writer::TapWriter;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use sys::memory::Memfd;
 
 /// Maximum number of bytes that wait for a tap's reader.
-pub const BACKLOG_MAX: usize = 8 << 20;
+pub const TAP_BACKLOG_BYTES_MAX: usize = 8 << 20;
 
 /// The policy for frames that arrive while the backlog of a tap is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,7 +31,7 @@ pub enum OverrunPolicy {
 
 /// The event that ended a tap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TapEnd {
+pub enum TapEndReason {
     /// The reader has closed the pipe or exited.
     ReaderLeft,
     /// The reader has read nothing for the contained time.
@@ -50,14 +50,16 @@ pub enum TapEnd {
     UnreadRecordsLost,
 }
 
-impl std::fmt::Display for TapEnd {
+impl std::fmt::Display for TapEndReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::ReaderLeft => f.write_str("its reader has disconnected"),
             Self::ReaderStalled(patience) => {
                 write!(f, "its reader read nothing for {} ms", patience.as_millis())
             }
-            Self::BacklogFull => write!(f, "its reader was {} MB behind", BACKLOG_MAX >> 20),
+            Self::BacklogFull => {
+                write!(f, "its reader was {} MB behind", TAP_BACKLOG_BYTES_MAX >> 20)
+            }
             Self::NoMemory => {
                 f.write_str("there is no memory for the blocks that its reader has not read")
             }
@@ -102,7 +104,7 @@ pub struct TapStats {
     /// messages were in progress.
     pub cut: u64,
     /// Event that ended the tap; `None` while the tap runs.
-    pub end_reason: Option<TapEnd>,
+    pub end_reason: Option<TapEndReason>,
 }
 
 /// The position at which a tap began.
@@ -162,7 +164,7 @@ pub(super) enum RecordForm {
 }
 
 impl RecordForm {
-    const fn of(form: &TapForm) -> Self {
+    const fn from_tap_form(form: &TapForm) -> Self {
         match form {
             TapForm::Capture => Self::Capture,
             TapForm::Bytes(None) => Self::Bytes,
@@ -181,9 +183,9 @@ pub(super) struct TapRecords {
 }
 
 /// A value that a tap owns until it has ended, for example a handle whose drop releases a resource.
-struct HeldValue(#[expect(dead_code, reason = "kept for its drop")] Box<dyn Send + Sync>);
+struct TapOwnedValue(#[expect(dead_code, reason = "kept for its drop")] Box<dyn Send + Sync>);
 
-impl std::fmt::Debug for HeldValue {
+impl std::fmt::Debug for TapOwnedValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Held")
     }
@@ -211,18 +213,18 @@ pub(super) struct TapState {
     /// ([`Tap::finish_without_waiting`]).
     pub(super) is_finishing: AtomicBool,
     /// The value that the tap owns until it has ended ([`Tap::hold`]).
-    held: Mutex<Option<HeldValue>>,
-    pub(super) end_reason: Mutex<Option<TapEnd>>,
+    held: Mutex<Option<TapOwnedValue>>,
+    pub(super) end_reason: Mutex<Option<TapEndReason>>,
 }
 
 /// A handle that ends a tap and does not keep it alive.
 #[derive(Clone, Debug)]
-pub struct TapEndHandle(Weak<TapState>);
+pub struct TapStopHandle(Weak<TapState>);
 
-impl TapEndHandle {
+impl TapStopHandle {
     /// Ends the tap, with `why` as the reason that users see. Does nothing if the tap has already
     /// ended. Never blocks.
-    pub fn end(&self, why: TapEnd) {
+    pub fn end(&self, why: TapEndReason) {
         if let Some(shared) = self.0.upgrade() {
             shared.end(why);
         }
@@ -245,13 +247,13 @@ impl TapFeed {
 
 impl TapState {
     /// Drops the value that was transferred with [`Tap::hold`], if any.
-    pub(super) fn release(&self) {
+    pub(super) fn drop_owned_value(&self) {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(held);
     }
 
     /// Ends the tap for the reason `why`, which users see, unless it has already ended.
-    pub(super) fn end(&self, why: TapEnd) {
+    pub(super) fn end(&self, why: TapEndReason) {
         self.end_reason.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
         // Relaxed: the flag guards no other memory.
         self.has_ended.store(true, Ordering::Relaxed);
@@ -259,7 +261,7 @@ impl TapState {
 
     /// Returns the number of bytes in the backlog.
     pub(super) fn backlog(&self) -> usize {
-        let ring = self.ring_level.as_ref().map_or(0, TapRingLevel::get);
+        let ring = self.ring_level.as_ref().map_or(0, TapRingLevel::byte_count);
         self.backlog.load(Ordering::Relaxed) + ring
     }
 
@@ -288,7 +290,7 @@ impl Tap {
         patience: Duration,
         (forms, classes): (Vec<TapForm>, Option<SelectedClasses>),
     ) -> sys::Result<(Self, Vec<TapFeed>)> {
-        let records: Vec<RecordForm> = forms.iter().map(RecordForm::of).collect();
+        let records: Vec<RecordForm> = forms.iter().map(RecordForm::from_tap_form).collect();
         let is_merged = forms.len() > 1;
         let ring_level = ring.as_ref().map(TapRingWriter::level_handle);
         let shared = Arc::new(TapState { is_merged, ring_level, ..TapState::default() });
@@ -323,16 +325,17 @@ impl Tap {
 
     /// Returns a handle with which another owner ends the tap.
     #[must_use]
-    pub fn end_handle(&self) -> TapEndHandle {
-        TapEndHandle(Arc::downgrade(&self.shared))
+    pub fn stop_handle(&self) -> TapStopHandle {
+        TapStopHandle(Arc::downgrade(&self.shared))
     }
 
     /// Transfers a value to the tap, whose thread drops the value when the tap ends. If the tap has
     /// already ended, drops the value at once.
-    pub fn hold(&self, what: Box<dyn Send + Sync>) {
-        *self.shared.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(HeldValue(what));
+    pub fn own_until_end(&self, what: Box<dyn Send + Sync>) {
+        *self.shared.held.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(TapOwnedValue(what));
         if self.shared.has_ended() {
-            self.shared.release();
+            self.shared.drop_owned_value();
         }
     }
 
@@ -365,7 +368,7 @@ impl Tap {
         let rest = match self.overflow_receiver.recv_timeout(limit) {
             Ok(rest) => rest,
             Err(_) => {
-                self.shared.end(TapEnd::UnreadRecordsLost);
+                self.shared.end(TapEndReason::UnreadRecordsLost);
                 None
             }
         };
@@ -390,7 +393,7 @@ impl Tap {
 impl Drop for Tap {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            self.shared.end(TapEnd::ReaderLeft);
+            self.shared.end(TapEndReason::ReaderLeft);
             // Relaxed: the flag guards no other memory.
             self.shared.is_dropped.store(true, Ordering::Relaxed);
             // The thread polls the flag, so it ends soon. It returns nothing.

@@ -15,14 +15,14 @@ impl Space {
         let sources =
             self.graph.nodes.iter().filter(|node| matches!(node.operator, Operator::Source(_)));
         let sources: Vec<usize> = sources.map(|node| node.number).collect();
-        let taps = self.graph.pass.observers.taps();
+        let taps = self.graph.pass.observers.get_or_create_taps();
         sources.into_iter().for_each(|node| taps.start_history(node, bytes));
     }
 
     /// Adds a tap to the node with number `number`. If `since` is given and the space has a history
     /// of the node's output, the tap begins at `since`; otherwise, it begins now. Returns `None` if
     /// the node's output cannot be tapped in this space.
-    pub fn tap(
+    pub fn add_tap(
         &mut self,
         number: usize,
         since: Option<TapOrigin>,
@@ -37,9 +37,9 @@ impl Space {
             TapOrigin::Ago(ns) => HistoryStart::Time(now.saturating_sub(ns)),
             TapOrigin::Block(number) => HistoryStart::Number(number),
         });
-        let taps = self.graph.pass.observers.taps();
+        let taps = self.graph.pass.observers.get_or_create_taps();
         taps.count_lost_blocks(&[number], lost);
-        Some(taps.add((number, left), from, feed, now))
+        Some(taps.add_tap((number, left), from, feed, now))
     }
 
     /// Returns the number of blocks that left the kernel node with number `number` and were lost
@@ -67,12 +67,12 @@ impl Space {
         let lost = part.source.lost_on_arc(nodes[at].arcs.len() + tap);
         let numbers = part.taps.get(tap).map_or(&[][..], Vec::as_slice);
         let pool = &graph.intakes[intake];
-        let batch = Frames::new(|_, frame| pool.segment(frame)).batch(room);
+        let batch = Frames::new(|_, frame| pool.segment(frame)).into_batch(room);
         if let Some(taps) = graph.pass.observers.existing_taps() {
             taps.count_lost_blocks(numbers, lost);
             let here = |node: &&Node| node.accepts_taps() && numbers.contains(&node.number);
             for node in nodes.iter().filter(here) {
-                let selected = node.arcs.iter().map(|arc| arc.wanted.select(&batch));
+                let selected = node.arcs.iter().map(|arc| arc.wanted.select_lanes(&batch));
                 taps.feed_from_kernel(node, &batch, selected.fold(0, |all, one| all | one));
             }
         }

@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum length, in bytes, of a message that a tap gathers before it writes the message. A longer
 /// message is truncated and counted.
-pub const MESSAGE_MAX: usize = 1 << 20;
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Maximum total length, in bytes, of the messages that a tap gathers at one time.
-const OPEN_MAX: usize = 64 << 20;
+const OPEN_MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Maximum number of messages that a tap gathers at one time.
 const OPEN_MESSAGES_MAX: usize = 16 << 10;
 
@@ -84,7 +84,7 @@ impl TapForm {
     }
 
     /// Returns the number of messages that were truncated or dropped.
-    pub(super) const fn cut(&self) -> u64 {
+    pub(super) const fn cut_message_count(&self) -> u64 {
         match self {
             Self::Bytes(Some(gatherer)) => gatherer.cut,
             _ => 0,
@@ -140,8 +140,8 @@ struct OpenMessage {
     /// True if the last block added was a description. The next fragment may then also have the
     /// flag `BlockFlags::FIRST` without beginning another message.
     follows_description: bool,
-    /// True if bytes beyond [`MESSAGE_MAX`] were cut off the message. The message is then counted
-    /// once.
+    /// True if bytes beyond [`MESSAGE_BYTES_MAX`] were cut off the message. The message is then
+    /// counted once.
     is_cut: bool,
 }
 
@@ -157,7 +157,7 @@ impl MessageGatherer {
         let describes = block.marks.is_description();
         if flags.contains(BlockFlags::FIRST) {
             if self.open.get(&key).is_some_and(|open| describes || !open.follows_description) {
-                self.write(key, to);
+                self.write_message(key, to);
             }
             if !self.open.contains_key(&key) {
                 self.make_room();
@@ -166,7 +166,7 @@ impl MessageGatherer {
             }
         }
         let Some(open) = self.open.get_mut(&key) else { return };
-        let (bytes, room) = (block.bytes(), MESSAGE_MAX.saturating_sub(open.bytes.len()));
+        let (bytes, room) = (block.bytes(), MESSAGE_BYTES_MAX.saturating_sub(open.bytes.len()));
         let fitting = bytes.get(..room).unwrap_or(bytes);
         if fitting.len() < bytes.len() && !open.is_cut {
             open.is_cut = true;
@@ -175,12 +175,12 @@ impl MessageGatherer {
         self.length += fitting.len();
         open.bytes.extend_from_slice(fitting);
         open.follows_description = describes;
-        if flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::END) {
-            self.write(key, to);
+        if flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::SESSION_END) {
+            self.write_message(key, to);
         }
     }
 
-    fn write(&mut self, key: MessageKey, to: &mut ConvertedRecords) {
+    fn write_message(&mut self, key: MessageKey, to: &mut ConvertedRecords) {
         let message = self.open.remove(&key).unwrap_or_default().bytes;
         self.length -= message.len();
         to.bytes.extend_from_slice(&message);
@@ -190,7 +190,7 @@ impl MessageGatherer {
     /// Makes room for another open message. Drops the oldest open messages until their number and
     /// total length are within the limits, and counts the dropped messages as cut.
     fn make_room(&mut self) {
-        while self.open.len() >= OPEN_MESSAGES_MAX || self.length > OPEN_MAX {
+        while self.open.len() >= OPEN_MESSAGES_MAX || self.length > OPEN_MESSAGE_BYTES_MAX {
             let Some(oldest) = self.start_order.pop_front() else { return };
             if let Some(open) = self.open.remove(&oldest) {
                 self.length -= open.bytes.len();
@@ -215,14 +215,14 @@ mod tests {
         let length = u32::try_from(bytes.len()).unwrap();
         let pointer = RichPointer::new(dbuf, abi::Extent::new(0, length), abi::Class(1));
         let context = BlockMetadata { session, flags, ..BlockMetadata::default() };
-        Block { pointer, frame: bytes, marks: Marks::bare(length), context }
+        Block { pointer, frame: bytes, marks: Marks::for_plain_block(length), context }
     }
 
     fn description_block(session: u32) -> Block<'static> {
         let block = fragment_block(session, BlockFlags::FIRST, b"record");
         let dbuf = abi::DbufId::new(1).unwrap();
         let pointer = RichPointer::new(dbuf, abi::Extent::new(0, 0), abi::Class(1));
-        Block { pointer, marks: Marks::described(6), ..block }
+        Block { pointer, marks: Marks::for_description(6), ..block }
     }
 
     fn gather_messages(blocks: &[Block<'_>]) -> (String, u64) {
@@ -232,7 +232,7 @@ mod tests {
         }
         let mut form = TapForm::Bytes(Some(MessageGatherer::default()));
         let written = form.convert_records(records, false);
-        (String::from_utf8(written.bytes).unwrap(), form.cut())
+        (String::from_utf8(written.bytes).unwrap(), form.cut_message_count())
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
             fragment_block(1, first.with(BlockFlags::BACKWARD), b"200 "),
             fragment_block(1, last, b"whole;"),
             fragment_block(2, last, b"c;"),
-            fragment_block(1, BlockFlags::BACKWARD.with(BlockFlags::END), b"cut off;"),
+            fragment_block(1, BlockFlags::BACKWARD.with(BlockFlags::SESSION_END), b"cut off;"),
             description_block(3),
             fragment_block(3, first, b"POST"),
             fragment_block(3, last, b";"),
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn b2_message_beyond_a_megabyte_is_cut_and_counted() {
-        let long = vec![b'x'; MESSAGE_MAX - 1];
+        let long = vec![b'x'; MESSAGE_BYTES_MAX - 1];
         for (second, kept) in [("yz", "y"), ("y", "y"), ("", "m")] {
             let blocks = [
                 fragment_block(1, BlockFlags::FIRST, &long),
@@ -271,7 +271,7 @@ mod tests {
                 fragment_block(1, BlockFlags::FIRST.with(BlockFlags::LAST), b"next"),
             ];
             let (text, cut) = gather_messages(&blocks);
-            assert_eq!((text.len(), cut), (MESSAGE_MAX + 4, 1), "{second:?}");
+            assert_eq!((text.len(), cut), (MESSAGE_BYTES_MAX + 4, 1), "{second:?}");
             assert!(text.ends_with(&format!("x{kept}next")), "{second:?}");
         }
         let exact = [
@@ -279,6 +279,6 @@ mod tests {
             fragment_block(1, BlockFlags::LAST, b"y"),
         ];
         let (text, cut) = gather_messages(&exact);
-        assert_eq!((text.len(), cut), (MESSAGE_MAX, 0));
+        assert_eq!((text.len(), cut), (MESSAGE_BYTES_MAX, 0));
     }
 }

@@ -83,17 +83,17 @@ mod tests {
     use endpoint::tap_ring::{TAP_RING_SIZE, TapRingReader};
     use sys::memory::Memfd;
 
-    fn output() -> (TapPipe, TapRingReader, OwnedFd) {
+    fn create_ring_output() -> (TapPipe, TapRingReader, OwnedFd) {
         let ring = TapRingWriter::new().unwrap();
-        let file = Memfd::from_fd(ring.share().unwrap()).unwrap();
+        let file = Memfd::from_fd(ring.duplicate_descriptor().unwrap()).unwrap();
         let reader = TapRingReader::open(&file).unwrap().unwrap();
-        let (near, far) = sys::descriptor::pair().unwrap();
+        let (near, far) = sys::descriptor::socket_pair().unwrap();
         (TapPipe::new(far, Some(ring)).unwrap(), reader, near)
     }
 
     #[test]
     fn b2_ring_wakes_only_a_waiting_reader() {
-        let (mut output, reader, socket) = output();
+        let (mut output, reader, socket) = create_ring_output();
         let received = || sys::descriptor::try_receive(&socket, &mut [0; 8]).unwrap();
         assert_eq!(output.put(b"fi").unwrap(), 2);
         assert_eq!(received().unwrap().0, 1, "the first bytes");
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn b2_full_ring_without_reader_is_a_broken_pipe() {
-        let (mut output, _reader, socket) = output();
+        let (mut output, _reader, socket) = create_ring_output();
         let bytes = vec![7; TAP_RING_SIZE];
         assert_eq!(output.put(&bytes).unwrap(), TAP_RING_SIZE);
         assert_eq!(output.put(b"more").unwrap_err().kind(), io::ErrorKind::WouldBlock);
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn b2_writer_waits_until_the_reader_has_taken_enough() {
         const TOTAL_BYTES: usize = 5 * TAP_RING_SIZE;
-        let (mut output, mut reader, socket) = output();
+        let (mut output, mut reader, socket) = create_ring_output();
         let writing = std::thread::spawn(move || {
             let (bytes, mut done) = (vec![1; 1 << 20], 0);
             while done < TOTAL_BYTES {
@@ -135,7 +135,7 @@ mod tests {
         let mut left = TOTAL_BYTES;
         while left > 0 {
             let available = reader.available().unwrap();
-            if reader.take(available) {
+            if reader.release_bytes(available) {
                 sys::local_socket::send_nonblocking(&socket, &[0], &[]).unwrap();
             }
             left -= available;

@@ -1,7 +1,7 @@
 //! The thread that writes the records of a tap to the reader's pipe. Once the path has ended, the
 //! thread writes the records that do not fit into the pipe to a file.
 
-use super::tap::{TapEnd, TapRecords, TapState};
+use super::tap::{TapEndReason, TapRecords, TapState};
 use super::tap_form::{ConvertedRecords, TapForm};
 use super::tap_pipe::TapPipe;
 use endpoint::history;
@@ -39,10 +39,10 @@ pub(super) struct TapWriter {
 impl TapWriter {
     pub(super) fn run(mut self, records: &mpsc::Receiver<TapRecords>) {
         self.write_all(records);
-        self.shared.release();
-        let rest = self.overflow.take().map(seal).transpose();
+        self.shared.drop_owned_value();
+        let rest = self.overflow.take().map(seal_file).transpose();
         let rest = rest.unwrap_or_else(|_| {
-            self.shared.end(TapEnd::UnreadRecordsLost);
+            self.shared.end(TapEndReason::UnreadRecordsLost);
             None
         });
         // The send fails if the handle was dropped.
@@ -58,7 +58,7 @@ impl TapWriter {
                     let Some(form) = self.forms.get_mut(replica) else { continue };
                     let records = form.convert_records(bytes, self.header_sent);
                     self.header_sent = true;
-                    let cut = self.forms.iter().map(TapForm::cut).sum();
+                    let cut = self.forms.iter().map(TapForm::cut_message_count).sum();
                     self.shared.cut.store(cut, Ordering::Relaxed);
                     let written = self.write(&records);
                     self.shared.backlog.fetch_sub(length, Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl TapWriter {
                 }
                 Err(_) => {
                     self.complete_empty_capture();
-                    return self.shared.end(TapEnd::PathEnded);
+                    return self.shared.end(TapEndReason::PathEnded);
                 }
             }
         }
@@ -102,18 +102,18 @@ impl TapWriter {
     /// being written, completes the record first, for at most [`COMPLETION_TIMEOUT`], so that the
     /// reader finds no truncated record. Once the tap finishes, writes the records that do not fit
     /// into the pipe to a file.
-    fn write(&mut self, records: &ConvertedRecords) -> Result<(), TapEnd> {
+    fn write(&mut self, records: &ConvertedRecords) -> Result<(), TapEndReason> {
         let bytes = records.bytes.as_slice();
         let (mut done, mut since) = (0, sys::clock::monotonic_ns());
         while done < bytes.len() {
             let over = self.shared.is_dropped();
             let end = if over { records.record_end(done) } else { bytes.len() };
             if done == end {
-                return Err(TapEnd::ReaderLeft);
+                return Err(TapEndReason::ReaderLeft);
             }
             let part = bytes.get(done..end).unwrap_or_default();
             if let Some(rest) = &mut self.overflow {
-                return rest.write_all(part).map_err(|_| TapEnd::UnreadRecordsLost);
+                return rest.write_all(part).map_err(|_| TapEndReason::UnreadRecordsLost);
             }
             match self.pipe.put(part) {
                 Ok(written) => {
@@ -122,7 +122,8 @@ impl TapWriter {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.is_finishing() => {
-                    let rest = Memfd::create("unread", 0).map_err(|_| TapEnd::UnreadRecordsLost)?;
+                    let rest =
+                        Memfd::create("unread", 0).map_err(|_| TapEndReason::UnreadRecordsLost)?;
                     self.overflow = Some(File::from(OwnedFd::from(rest)));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -131,13 +132,13 @@ impl TapWriter {
                     let limit =
                         if over { self.patience.min(COMPLETION_TIMEOUT) } else { self.patience };
                     if !self.pipe.wait_until_writable(END_POLL_INTERVAL) && waited >= limit {
-                        return Err(TapEnd::ReaderStalled(self.patience));
+                        return Err(TapEndReason::ReaderStalled(self.patience));
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
-                    return Err(TapEnd::NoMemory);
+                    return Err(TapEndReason::NoMemory);
                 }
-                Err(_) => return Err(TapEnd::ReaderLeft),
+                Err(_) => return Err(TapEndReason::ReaderLeft),
             }
         }
         Ok(())
@@ -145,7 +146,7 @@ impl TapWriter {
 }
 
 /// Seals a file, so that its reader can rely on its contents.
-fn seal(file: File) -> sys::Result<Memfd> {
+fn seal_file(file: File) -> sys::Result<Memfd> {
     let file = Memfd::from_fd(OwnedFd::from(file))?;
     file.seal(Seals::FROZEN)?;
     Ok(file)

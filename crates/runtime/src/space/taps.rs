@@ -3,9 +3,9 @@
 //!
 //! In the space's thread, a tap copies the frames of blocks that leave a node, and never waits. The
 //! tap's own thread writes them to a pipe, in the tap's form. The backlog between the threads is
-//! bounded ([`BACKLOG_MAX`]): if it is full, frames are skipped and counted, or the tap ends,
-//! depending on its policy. A tap also ends if its reader has read nothing for a maximum time, or
-//! closes the pipe.
+//! bounded ([`TAP_BACKLOG_BYTES_MAX`]): if it is full, frames are skipped and counted, or the tap
+//! ends, depending on its policy. A tap also ends if its reader has read nothing for a maximum
+//! time, or closes the pipe.
 //!
 //! A tap can begin in the past if the path keeps a **history** of its sources: a bounded store of
 //! the latest frames that left a node ([`Taps::node_history`]). Such a tap reports the number of
@@ -70,8 +70,8 @@ impl TapFeed {
 
     /// Returns the lanes whose blocks the tap sends: those with one of the tap's classes or, if the
     /// tap has no classes, those in `wanted`, which at least one arc accepts.
-    fn select(&self, batch: &Batch<'_>, wanted: LaneMask) -> LaneMask {
-        self.classes.as_ref().map_or(wanted, |classes| classes.select(batch))
+    fn select_lanes(&self, batch: &Batch<'_>, wanted: LaneMask) -> LaneMask {
+        self.classes.as_ref().map_or(wanted, |classes| classes.select_lanes(batch))
     }
 
     /// Sends the blocks in the lanes of `which` to the tap's thread. If the backlog is full, skips
@@ -87,10 +87,10 @@ impl TapFeed {
         let count = u64::from(which.count_ones());
         let from = self.position;
         self.position += count;
-        if self.shared.backlog() >= BACKLOG_MAX {
+        if self.shared.backlog() >= TAP_BACKLOG_BYTES_MAX {
             self.count_skipped_blocks(from, count);
             if self.policy == OverrunPolicy::End {
-                self.shared.end(TapEnd::BacklogFull);
+                self.shared.end(TapEndReason::BacklogFull);
             }
             return self.policy == OverrunPolicy::Skip;
         }
@@ -184,7 +184,7 @@ impl Taps {
     /// Adds a tap to a node. `left` is the number of blocks that have left the node so far. If
     /// `from` is given and the node has a history, sends the frames of the history first, starting
     /// at `from`.
-    pub fn add(
+    pub fn add_tap(
         &mut self,
         (node, left): (usize, u64),
         from: Option<HistoryStart>,
@@ -196,7 +196,7 @@ impl Taps {
             began.has_history = true;
             if let Some(from) = from {
                 began.history_blocks = feed.send_history(history, from);
-                let skipped = history.skipped();
+                let skipped = history.skipped_frame_count();
                 began.block = left.saturating_sub(began.history_blocks + skipped);
                 feed.count_skipped_blocks(left.saturating_sub(skipped), skipped);
                 let mut first = None;
@@ -232,12 +232,12 @@ impl Taps {
     pub(super) fn feed_from_kernel(&mut self, from: &Node, batch: &Batch<'_>, wanted: LaneMask) {
         // Other taps of a source receive the blocks that its thread emits.
         let is_source = matches!(from.operator, Operator::Source(_));
-        self.feed(from.number, batch, wanted, |feed| !is_source || feed.in_kernel);
+        self.feed_node_taps(from.number, batch, wanted, |feed| !is_source || feed.in_kernel);
     }
 
     /// Sends blocks that left a node to those taps of the node for which `takes` returns true.
     /// Removes the taps among them that have ended.
-    fn feed(
+    fn feed_node_taps(
         &mut self,
         node: usize,
         batch: &Batch<'_>,
@@ -245,7 +245,9 @@ impl Taps {
         takes: impl Fn(&TapFeed) -> bool,
     ) {
         self.feeds.retain_mut(|(known, feed)| {
-            *known != node || !takes(feed) || feed.send_frames(batch, feed.select(batch, wanted))
+            *known != node
+                || !takes(feed)
+                || feed.send_frames(batch, feed.select_lanes(batch, wanted))
         });
     }
 
@@ -255,7 +257,7 @@ impl Taps {
         self.feeds.retain(|(node, feed)| {
             let here = is_here(*node) && !feed.shared.has_ended();
             if !here {
-                feed.shared.end(TapEnd::NodeMoved);
+                feed.shared.end(TapEndReason::NodeMoved);
             }
             here
         });
@@ -281,7 +283,7 @@ impl Observer for Taps {
         }
         // A tap that reads a source in the kernel gets all of the source's blocks there.
         let is_source = matches!(from.operator, Operator::Source(_));
-        self.feed(node, batch, wanted, |feed| !(is_source && feed.in_kernel));
+        self.feed_node_taps(node, batch, wanted, |feed| !(is_source && feed.in_kernel));
     }
 }
 
@@ -293,15 +295,15 @@ mod tests {
     use std::time::Duration;
 
     /// Length of a record, which is longer than a pipe.
-    const LENGTH: u32 = 100_000;
+    const RECORD_LENGTH: u32 = 100_000;
 
     /// Starts a tap and sends it a capture of two records.
     fn capture_of_two_records() -> (Tap, Vec<TapFeed>, io::PipeReader) {
         let mut records = vec![0; history::FILE_HEADER_SIZE];
         for _ in 0..2 {
             let at = records.len();
-            records.resize(at + history::RECORD_HEADER_SIZE + LENGTH as usize, 7);
-            records[at + 8..at + 12].copy_from_slice(&LENGTH.to_le_bytes());
+            records.resize(at + history::RECORD_HEADER_SIZE + RECORD_LENGTH as usize, 7);
+            records[at + 8..at + 12].copy_from_slice(&RECORD_LENGTH.to_le_bytes());
         }
         let (mut reader, pipe) = io::pipe().unwrap();
         let capture = (vec![TapForm::Capture], None);
@@ -314,7 +316,7 @@ mod tests {
     }
 
     fn length_of_records(count: usize) -> usize {
-        history::FILE_HEADER_SIZE + count * (history::RECORD_HEADER_SIZE + LENGTH as usize)
+        history::FILE_HEADER_SIZE + count * (history::RECORD_HEADER_SIZE + RECORD_LENGTH as usize)
     }
 
     #[test]
@@ -331,12 +333,12 @@ mod tests {
     #[test]
     fn v8_tap_of_a_moved_node_delivers_its_backlog() {
         let (tap, feeds, mut reader) = capture_of_two_records();
-        tap.shared.end(TapEnd::NodeMoved);
+        tap.shared.end(TapEndReason::NodeMoved);
         drop(feeds);
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).unwrap();
         assert_eq!(1 + rest.len(), length_of_records(2));
-        assert_eq!(tap.stats().end_reason, Some(TapEnd::NodeMoved));
+        assert_eq!(tap.stats().end_reason, Some(TapEndReason::NodeMoved));
     }
 
     #[test]
@@ -344,14 +346,14 @@ mod tests {
         let (tap, feeds, mut reader) = capture_of_two_records();
         drop(feeds);
         let (stats, unread) = tap.finish(Duration::from_secs(60));
-        assert_eq!(stats.end_reason, Some(TapEnd::PathEnded));
+        assert_eq!(stats.end_reason, Some(TapEndReason::PathEnded));
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).unwrap();
         let unread = std::fs::File::from(std::os::fd::OwnedFd::from(unread.unwrap()));
         let at = rest.len();
         rest.resize(length_of_records(2) - 1, 0);
         std::os::unix::fs::FileExt::read_exact_at(&unread, &mut rest[at..], 0).unwrap();
-        assert!(rest[at..].iter().filter(|byte| **byte == 7).count() > LENGTH as usize);
+        assert!(rest[at..].iter().filter(|byte| **byte == 7).count() > RECORD_LENGTH as usize);
         assert_eq!(unread.metadata().unwrap().len() as usize, rest.len() - at);
     }
 }

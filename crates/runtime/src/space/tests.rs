@@ -3,9 +3,9 @@
 
 use super::arc::NodeId;
 use super::assemble::Assembly;
+use super::class_selection::SelectedClasses;
 use super::node::{Operator, SinkOperator, SourceOperator};
 use super::section::Section;
-use super::select::SelectedClasses;
 use super::*;
 use crate::ledger::Ledger;
 use crate::report::final_ledger;
@@ -47,7 +47,7 @@ impl Source for NumberSource {
             intake.append_block_entry(Entry::new(
                 pointer,
                 BlockMetadata::default(),
-                Marks::bare(4),
+                Marks::for_plain_block(4),
             ));
             self.given.add_block(4);
             self.next += 1;
@@ -111,7 +111,7 @@ struct AddHundredFilter;
 
 impl LaneFilter for AddHundredFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        for l in filter::lanes(batch.live()) {
+        for l in filter::lanes(batch.live_lanes()) {
             let more = block_number(&batch.block(l)) + 100;
             cx.edit(batch, l, filter::OldBytes::Keep, |bytes| {
                 bytes.copy_from_slice(&more.to_be_bytes());
@@ -163,7 +163,7 @@ fn create_space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) 
         intakes: vec![pool(ids)],
         work: pool(ids + 1),
         inputs,
-        control: Arc::new(Control::new().unwrap()),
+        control: Arc::new(PathControl::new().unwrap()),
         doorbell: Arc::new(Doorbell::new()),
         clock: Clock::Live,
         epoch: 0,

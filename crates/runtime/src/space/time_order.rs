@@ -8,7 +8,7 @@ use super::graph::LocalGraph;
 use super::input::Input;
 use super::node::Operator;
 use super::pass::PassResult;
-use endpoint::NextTime;
+use endpoint::NextBlockTime;
 use filter::Time;
 
 /// The source that supplies the next blocks of a space, chosen among the sources that are merged by
@@ -45,14 +45,14 @@ impl Space {
         next: Option<NextSource>,
         pass: &mut PassResult,
     ) {
-        let Some(next) = next else { return self.pull((at, from), None, pass) };
+        let Some(next) = next else { return self.pull_source((at, from), None, pass) };
         let before = next_time(&self.graph, at);
-        if before == NextTime::Unordered {
-            return self.pull((at, from), None, pass);
+        if before == NextBlockTime::Unordered {
+            return self.pull_source((at, from), None, pass);
         }
         pass.expects_input = true;
         if next.input == input {
-            self.pull((at, from), Some(next.until), pass);
+            self.pull_source((at, from), Some(next.until), pass);
             // A pass that has read the next block counts as progress, so the next pass follows at
             // once.
             pass.moved |= next_time(&self.graph, at) != before;
@@ -61,10 +61,10 @@ impl Space {
 }
 
 /// Returns the time of a source's next block. A source that has ended is not merged.
-fn next_time(graph: &LocalGraph, source: NodeId) -> NextTime {
+fn next_time(graph: &LocalGraph, source: NodeId) -> NextBlockTime {
     match &graph.nodes[source].operator {
-        Operator::Source(part) if !part.ended => part.source.next_time(),
-        _ => NextTime::Unordered,
+        Operator::Source(part) if !part.ended => part.source.next_block_time(),
+        _ => NextBlockTime::Unordered,
     }
 }
 
@@ -72,19 +72,19 @@ fn next_time(graph: &LocalGraph, source: NodeId) -> NextTime {
 /// Returns `None` if there are fewer than two such sources. If the next blocks of several sources
 /// have the same time, chooses the source that comes first in the request. A source whose next
 /// block is unknown precedes all others, but may only emit blocks of time 0.
-fn earliest_source(sources: impl Iterator<Item = (usize, NextTime)>) -> Option<NextSource> {
+fn earliest_source(sources: impl Iterator<Item = (usize, NextBlockTime)>) -> Option<NextSource> {
     let mut first: Option<(Time, usize)> = None;
     let mut until = Time::MAX;
     let mut unknown = None;
     let mut count = 0_usize;
     for (input, next) in sources {
         let time = match next {
-            NextTime::Unordered => continue,
-            NextTime::Unknown => {
+            NextBlockTime::Unordered => continue,
+            NextBlockTime::Unknown => {
                 unknown = unknown.or(Some(input));
                 0
             }
-            NextTime::At(time) => time,
+            NextBlockTime::At(time) => time,
         };
         count += 1;
         match first {
@@ -108,31 +108,35 @@ fn earliest_source(sources: impl Iterator<Item = (usize, NextTime)>) -> Option<N
 #[cfg(test)]
 mod tests {
     use super::*;
-    use NextTime::{At, Unknown, Unordered};
+    use NextBlockTime::{At, Unknown, Unordered};
 
-    fn first(sources: &[NextTime]) -> Option<(usize, Time)> {
+    fn find_first_source(sources: &[NextBlockTime]) -> Option<(usize, Time)> {
         let next = earliest_source(sources.iter().copied().enumerate());
         next.map(|next| (next.input, next.until))
     }
 
     #[test]
     fn earliest_source_emits_blocks_up_to_next_of_another() {
-        assert_eq!(first(&[At(5), At(9)]), Some((0, 9)));
-        assert_eq!(first(&[At(9), At(5)]), Some((1, 8)), "at time 9, the first source is first");
-        assert_eq!(first(&[At(5), At(5)]), Some((0, 5)));
-        assert_eq!(first(&[At(7), Unordered, At(3), At(4)]), Some((2, 4)));
-        assert_eq!(first(&[At(4), At(3), At(9)]), Some((1, 3)));
+        assert_eq!(find_first_source(&[At(5), At(9)]), Some((0, 9)));
+        assert_eq!(
+            find_first_source(&[At(9), At(5)]),
+            Some((1, 8)),
+            "at time 9, the first source is first"
+        );
+        assert_eq!(find_first_source(&[At(5), At(5)]), Some((0, 5)));
+        assert_eq!(find_first_source(&[At(7), Unordered, At(3), At(4)]), Some((2, 4)));
+        assert_eq!(find_first_source(&[At(4), At(3), At(9)]), Some((1, 3)));
     }
 
     #[test]
     fn source_with_unknown_next_time_is_read_first() {
-        assert_eq!(first(&[At(5), Unknown, Unknown]), Some((1, 0)));
+        assert_eq!(find_first_source(&[At(5), Unknown, Unknown]), Some((1, 0)));
     }
 
     #[test]
     fn single_source_is_not_limited() {
-        assert_eq!(first(&[]), None);
-        assert_eq!(first(&[At(5)]), None);
-        assert_eq!(first(&[Unordered, At(5), Unordered]), None);
+        assert_eq!(find_first_source(&[]), None);
+        assert_eq!(find_first_source(&[At(5)]), None);
+        assert_eq!(find_first_source(&[Unordered, At(5), Unordered]), None);
     }
 }

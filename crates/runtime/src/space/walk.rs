@@ -12,13 +12,13 @@ mod route;
 mod section;
 
 use super::arc::NodeId;
+use super::graph_shape::GraphShape;
 use super::join;
 use super::memory::Memory;
 use super::node::{Node, Operator};
 use super::pass::PassState;
 use super::pause::DeferredEdit;
-use super::shape::GraphShape;
-use crate::ledger::loses_kernel_arc;
+use crate::ledger::must_lose_kernel_arc;
 use filter::{Amount, Batch, ClassifyContext, Filter, LaneContext, Output, StreamContext, Time};
 use route::count_put_blocks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -108,8 +108,8 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// was unsure.
     pub(crate) fn walk_chosen_arc(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         debug_assert!(self.waiting.is_empty(), "nothing else is under way");
-        let leads = arc < self.nodes[from].arcs.len() && !loses_kernel_arc();
-        let chosen = if leads { batch.live() } else { 0 };
+        let leads = arc < self.nodes[from].arcs.len() && !must_lose_kernel_arc();
+        let chosen = if leads { batch.live_lanes() } else { 0 };
         let amount = self.count_and_keep_routed_lanes(from, batch, chosen);
         if chosen != 0 {
             let edge = &mut self.nodes[from].arcs[arc];
@@ -125,7 +125,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// Calls the filters whose timers have expired.
-    pub(crate) fn tick(&mut self) {
+    pub(crate) fn run_expired_timers(&mut self) {
         for at in 0..self.shape.order.len() {
             let at = self.shape.order[at];
             if self.nodes[at].wake.is_some_and(|wake| wake <= self.now) {
@@ -136,7 +136,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// Ends a node's filter, and passes the blocks that the filter releases through the graph.
-    pub(crate) fn finish(&mut self, at: NodeId) {
+    pub(crate) fn finish_node(&mut self, at: NodeId) {
         match (&self.nodes[at].operator, self.nodes[at].is_replica) {
             (Operator::Filter(Filter::Stream(_)), true) => self.finish_replica(at),
             _ => self.call_filter_without_input(at, true, 0),
@@ -147,14 +147,14 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// that the operand answered; unanswered lanes stay live, with class 0. If the path has failed,
     /// no lane is live.
     pub(super) fn run_operand(&mut self, at: NodeId, batch: &mut Batch<'a>) {
-        let came = batch.amount(batch.live());
+        let came = batch.cache_amount_in_lanes(batch.live_lanes());
         self.nodes[at].taken[0] += came;
-        if matches!(self.run(at, batch), RunResult::Ended) {
+        if matches!(self.run_node(at, batch), RunResult::Ended) {
             batch.retain_lanes(0);
             return;
         }
         let answered = batch.answered_lanes();
-        let yes = batch.amount(answered);
+        let yes = batch.cache_amount_in_lanes(answered);
         let flow = &mut self.nodes[at].flow;
         flow.routed += yes;
         flow.unselected.blocks += came.blocks - yes.blocks;
@@ -216,8 +216,11 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// such batch is left, or when a deferred edit must be made first.
     pub(super) fn walk_waiting_batches(&mut self) {
         loop {
-            let next =
-                self.waiting.iter().map(|w| self.target(w)).min_by_key(|to| self.shape.rank[*to]);
+            let next = self
+                .waiting
+                .iter()
+                .map(|w| self.target_node(w))
+                .min_by_key(|to| self.shape.rank[*to]);
             let edit = self.deferred.iter().map(|edit| self.shape.rank[edit.at]).min();
             if let (Some(edit), next) = (edit, next)
                 && next.is_none_or(|to| edit < self.shape.rank[to])
@@ -229,7 +232,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             } else if let Some((w, hops)) = self.on_back_edges.pop() {
                 let (to, branch) = self.target_and_branch(&w);
                 let mut batch = w.batch;
-                let amount = batch.amount(batch.live());
+                let amount = batch.cache_amount_in_lanes(batch.live_lanes());
                 self.enter_node(Arrival { to, branch, amount }, &mut batch, hops);
             } else {
                 return;
@@ -241,11 +244,11 @@ impl<'w, 'a> Walk<'w, 'a> {
         let mut branches = Vec::new();
         let mut i = 0;
         while i < self.waiting.len() {
-            if self.target(&self.waiting[i]) == to {
+            if self.target_node(&self.waiting[i]) == to {
                 let w = self.waiting.remove(i);
                 let (_, branch) = self.target_and_branch(&w);
                 let mut batch = w.batch;
-                let came = batch.amount(batch.live());
+                let came = batch.cache_amount_in_lanes(batch.live_lanes());
                 self.nodes[to].taken[branch] += came;
                 branches.push((branch, batch));
             } else {
@@ -253,7 +256,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
         }
         branches.sort_by_key(|(branch, _)| *branch);
-        for mut batch in join::merge(branches) {
+        for mut batch in join::merge_branches(branches) {
             match self.run_observed_node(to, &mut batch, 0) {
                 RunResult::Unchanged => self.route(to, &mut batch, 0),
                 RunResult::Replaced(output) => self.route_output(to, output, 0),
@@ -262,7 +265,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    fn target(&self, w: &WaitingBatch<'a>) -> NodeId {
+    fn target_node(&self, w: &WaitingBatch<'a>) -> NodeId {
         self.nodes[w.from].arcs[w.arc].to
     }
 
@@ -300,7 +303,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
         let edits = self.shape.edits
             && matches!(&self.nodes[at].operator, Operator::Filter(Filter::Edit(_)));
-        let ran = if edits { self.defer_batch(at, batch, hops) } else { self.run(at, batch) };
+        let ran = if edits { self.defer_batch(at, batch, hops) } else { self.run_node(at, batch) };
         if self.observed {
             self.pass.observers.after_node(&mut self.nodes[at], self.now);
         }
@@ -309,9 +312,9 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Calls a node once for all live lanes of a batch. If the path has failed, only counts the
     /// blocks as failed.
-    pub(super) fn run(&mut self, at: NodeId, batch: &mut Batch<'a>) -> RunResult<'a> {
+    pub(super) fn run_node(&mut self, at: NodeId, batch: &mut Batch<'a>) -> RunResult<'a> {
         if self.pass.failure.is_some() {
-            let lost = batch.amount(batch.live());
+            let lost = batch.cache_amount_in_lanes(batch.live_lanes());
             self.nodes[at].flow.failed += lost;
             return RunResult::Ended;
         }
@@ -325,13 +328,13 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
         if self.nodes[at].counts_to_limit && self.pass.count_limit.is_some() {
             self.drop_blocks_beyond_limit(at, batch);
-            if batch.live() == 0 {
+            if batch.live_lanes() == 0 {
                 return RunResult::Ended;
             }
         }
         let node = &mut self.nodes[at];
         node.flow.calls += 1;
-        let came = batch.live();
+        let came = batch.live_lanes();
         let (now, memory) = (self.now, &mut *self.memory);
         let counts = &mut node.counts;
         let ran = match &mut node.operator {
@@ -352,10 +355,12 @@ impl<'w, 'a> Walk<'w, 'a> {
                 let ran = catch_unwind(AssertUnwindSafe(|| f.process(batch, &mut cx)));
                 self.pass.births.add(output.take_session_log());
                 match ran {
-                    Ok(()) if output.is_empty() && batch.live() == 0 => return RunResult::Ended,
+                    Ok(()) if output.is_empty() && batch.live_lanes() == 0 => {
+                        return RunResult::Ended;
+                    }
                     Ok(()) if output.is_empty() => return RunResult::Unchanged,
                     Ok(()) => {
-                        if batch.live() != 0 {
+                        if batch.live_lanes() != 0 {
                             output.insert_first_batch(batch.duplicate());
                         }
                         return RunResult::Replaced(output);
@@ -365,7 +370,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
             Operator::Sink(_) => return self.run_sink(at, batch),
             Operator::Export(_) => return self.run_export(at, batch),
-            Operator::Dispatch(_) => return self.dispatch(at, batch),
+            Operator::Dispatch(_) => return self.run_dispatch(at, batch),
             // The input of editing filters was deferred earlier.
             Operator::Filter(Filter::Edit(_)) => Ok(()),
             Operator::Pass

@@ -1,6 +1,6 @@
 //! The writers outside the path that add blocks to one node.
 
-use endpoint::written::WriterSource;
+use endpoint::external_writers::WriterSource;
 use endpoint::{DropReason, Source as _};
 use filter::Amount;
 use std::fmt;
@@ -23,21 +23,21 @@ impl fmt::Debug for WriterPort {
 
 impl WriterPort {
     /// Returns the amount that all writers have written so far, including losses.
-    pub(super) fn written(&self) -> Amount {
+    pub(super) fn written_amount(&self) -> Amount {
         let given = self.writers.iter().map(|writer| writer.counters().given);
-        let lost = self.lost().map(|(_, amount)| amount);
+        let lost = self.losses().map(|(_, amount)| amount);
         given.chain(lost).fold(self.ended, |sum, amount| sum + amount)
     }
 
     /// Returns the blocks and bytes that the node accepted from writers but dropped before they
     /// left the node, by reason. A reason may occur several times.
-    pub fn lost(&self) -> impl Iterator<Item = (DropReason, Amount)> {
-        let open = self.writers.iter().flat_map(|writer| writer.lost());
+    pub fn losses(&self) -> impl Iterator<Item = (DropReason, Amount)> {
+        let open = self.writers.iter().flat_map(|writer| writer.losses());
         self.lost.iter().chain(open).copied()
     }
 
     /// Counts all bytes that the node has not read from its writers as lost, for the reason `why`.
-    pub(super) fn discard(&mut self, why: DropReason) {
+    pub(super) fn discard_unread_bytes(&mut self, why: DropReason) {
         self.writers.iter_mut().for_each(|writer| writer.discard(why));
     }
 
@@ -46,7 +46,7 @@ impl WriterPort {
         if writer < self.writers.len() {
             let writer = self.writers.remove(writer);
             self.ended += writer.counters().given;
-            for (why, amount) in writer.lost() {
+            for (why, amount) in writer.losses() {
                 match self.lost.iter_mut().find(|(known, _)| known == why) {
                     Some((_, sum)) => *sum += *amount,
                     None => self.lost.push((*why, *amount)),

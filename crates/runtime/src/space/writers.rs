@@ -9,7 +9,7 @@ use super::node::Node;
 use super::pass::{PassResult, earlier_time};
 use super::{Clock, GENERAL_INTAKE, Space};
 use crate::failure::PathFailure;
-use endpoint::written::WriterSource;
+use endpoint::external_writers::WriterSource;
 use endpoint::{DropReason, Intake, Source as _, SourceStatus};
 use std::os::fd::BorrowedFd;
 
@@ -100,7 +100,7 @@ impl Space {
             return;
         }
         if let Some(port) = &mut self.graph.nodes[at].writers {
-            port.discard(DropReason::NoRoom);
+            port.discard_unread_bytes(DropReason::NoRoom);
         }
         // The ends of sessions need no memory.
         self.drain_writers(at);

@@ -4,7 +4,7 @@
 //! into a pipe first. Splicing from or to an edge that may have a ring fails with `EINVAL`, which
 //! the manual page allows; programs then use read and write.
 
-use crate::ends;
+use crate::edge_ends;
 use crate::lazy;
 use crate::retire::{self, RetireReason};
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
@@ -114,7 +114,7 @@ interpose!(
     /// restriction.
     prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int, c"prctl",
     |option, _, _, _, _| {
-        if preload::RESTRICTING_OPTIONS.contains(&option) {
+        if preload::RESTRICTING_PRCTL_OPTIONS.contains(&option) {
             crate::writing::record_syscall_restriction();
         }
         None
@@ -191,7 +191,10 @@ pub unsafe extern "C" fn freopen(
 
 interpose_duplication! {
     replaced: close_descriptor,
-    duplicated: |from, to| { ends::record_duplicate(from, to); lazy::record_duplicate(from, to); }
+    duplicated: |from, to| {
+        edge_ends::record_duplicate(from, to);
+        lazy::record_duplicate(from, to);
+    }
 }
 
 // ---- hooks that run before a call
@@ -208,21 +211,21 @@ pub struct PollFd {
 /// Handles a descriptor that is about to be closed or replaced. If it is the last descriptor of its
 /// edge, closes the ring. If it is the last descriptor of a file, ends lazy reads of the file.
 fn close_descriptor(fd: c_int) {
-    lazy::forget(fd);
+    lazy::forget_descriptor(fd);
     retire::close_descriptor(fd);
 }
 
 /// Turns the edge that ends at a descriptor into a plain pipe. Does nothing if the descriptor is
 /// not an end of an edge.
 fn retire_edge(fd: c_int) {
-    if let Some(shared_edge) = ends::find(fd) {
+    if let Some(shared_edge) = edge_ends::find_edge(fd) {
         retire::retire_edge(shared_edge, RetireReason::Query);
     }
 }
 
 fn retire_polled_edges(entries: *const PollFd, count: c_ulong) {
     let count = usize::try_from(count).unwrap_or(0);
-    if ends::shared_edges().is_empty() || entries.is_null() {
+    if edge_ends::shared_edges().is_empty() || entries.is_null() {
         return;
     }
     for at in 0..count {
@@ -234,7 +237,7 @@ fn retire_polled_edges(entries: *const PollFd, count: c_ulong) {
 
 fn retire_selected_edges(count: c_int, sets: [*const c_ulong; 2]) {
     const SET_WORD_BITS: usize = c_ulong::BITS as usize;
-    if ends::shared_edges().is_empty() {
+    if edge_ends::shared_edges().is_empty() {
         return;
     }
     let count = usize::try_from(count).unwrap_or(0).min(1024);
@@ -254,7 +257,9 @@ fn retire_selected_edges(count: c_int, sets: [*const c_ulong; 2]) {
 /// positions in files among the descriptors, which lazy reads do not advance.
 fn splice_error(numbers: [c_int; 2]) -> Option<c_int> {
     numbers.into_iter().for_each(lazy::sync_file_position);
-    let live = |number: c_int| ends::find(number).is_some_and(|shared_edge| !shared_edge.is_pipe());
+    let live = |number: c_int| {
+        edge_ends::find_edge(number).is_some_and(|shared_edge| !shared_edge.is_pipe())
+    };
     numbers.into_iter().any(live).then_some(preload::EINVAL)
 }
 

@@ -3,7 +3,7 @@
 //! `fwrite_unlocked`; for them, this library implements that function, so that the bytes reach the
 //! edge in the order of the program's writes.
 
-use crate::ends;
+use crate::edge_ends;
 use crate::forward;
 use crate::retire::{self, RetireReason};
 use std::ffi::{c_int, c_void};
@@ -66,7 +66,7 @@ fn edge_descriptor(file: *mut c_void) -> Option<c_int> {
     // SAFETY: I1; the program passes an open stream.
     let fd = next_function!(c"fileno" as unsafe extern "C" fn(*mut c_void) -> c_int)
         .map(|next| unsafe { next(file) })?;
-    let shared_edge = ends::find(fd)?;
+    let shared_edge = edge_ends::find_edge(fd)?;
     // SAFETY: as above; __fpending(3) only looks at the stream.
     let pending = next_function!(c"__fpending" as unsafe extern "C" fn(*mut c_void) -> usize)
         .map_or(0, |next| unsafe { next(file) });

@@ -21,6 +21,6 @@ impl Capture {
         while self.directions.iter().any(|direction| direction.attached.rings.has_active_writer()) {
             std::thread::yield_now();
         }
-        self.load();
+        self.load_arrived_frames();
     }
 }

@@ -4,21 +4,21 @@ use super::CaptureSettings;
 use crate::error::OpenError;
 use crate::hosts::KernelHosts;
 use crate::options::Options;
-use crate::prepared::Prepared;
+use crate::prepared::PreparedRequest;
 use endpoint::Failure;
-use endpoint::source::kernel::reader::Reader;
-use engine::kernel::direct::{DirectAttachment, attach_directly};
+use endpoint::source::kernel::reader::KernelRingReader;
+use engine::kernel::direct_attachment::{DirectAttachment, attach_directly};
 use pipeline::plan::Plan;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// The capture of the frames of one interface in one direction: received or sent.
 #[derive(Debug)]
-pub(super) struct Direction {
+pub(super) struct DirectionCapture {
     /// Name of the source in the request for this direction: `rx` or `tx`.
     pub(super) source: &'static str,
     pub(super) interface: CapturedInterface,
-    pub(super) reader: Reader,
+    pub(super) reader: KernelRingReader,
     pub(super) attached: DirectAttachment,
     /// True if the kernel program of this direction has ended or has been replaced. Frames that the
     /// program has copied can still be read.
@@ -35,7 +35,7 @@ pub(super) struct CapturedInterface {
     pub(super) index: u32,
 }
 
-impl Direction {
+impl DirectionCapture {
     /// Plans and attaches the capture of one direction of an interface. `source` is `rx` or `tx`.
     /// Returns the capture of this direction, and the minimum time between two notifications about
     /// arriving frames, in nanoseconds.
@@ -61,15 +61,15 @@ impl Direction {
         host: Arc<KernelHosts>,
     ) -> Self {
         let sinks = attached.exits.iter().map(|exit| exit.sink).collect();
-        let reader = Reader::new(Arc::clone(&attached.rings), sinks);
+        let reader = KernelRingReader::new(Arc::clone(&attached.rings), sinks);
         Self { source, interface, reader, attached, has_ended: false, host }
     }
 
     /// Fails with the reason if the kernel program of this direction is no longer attached.
-    pub(super) fn check(&self) -> Result<(), Failure> {
+    pub(super) fn check_for_failure(&self) -> Result<(), Failure> {
         let Self { attached, .. } = self;
         if attached.place.is_gone() {
-            return Err(attached.place.removed_failure(None));
+            return Err(attached.place.failure_for_removed_interface(None));
         }
         attached.handle.export_failure().map_or(Ok(()), Err)
     }
@@ -89,7 +89,8 @@ pub(super) fn plan_direction(
     options: &Options,
 ) -> Result<PlannedDirection, OpenError> {
     let request = request_text(source, &interface.name, settings);
-    let Prepared { text, mut plan, hosts: host, .. } = Prepared::read(&request, options)?;
+    let PreparedRequest { text, mut plan, hosts: host, .. } =
+        PreparedRequest::read(&request, options)?;
     for program in &mut plan.programs {
         if let Some(delay) = settings.delay_ns {
             program.ring.signal_ns = delay.clamp(NOTIFICATION_DELAY_MIN_NS, program.ring.signal_ns);

@@ -6,11 +6,11 @@
 //! privileges between the two steps. Each frame is processed by either the old or the new kernel
 //! program. The frames that the old program has copied are read first.
 
-use super::direction::{Direction, PlannedDirection, plan_direction};
+use super::direction::{DirectionCapture, PlannedDirection, plan_direction};
 use super::{Capture, CaptureSettings};
 use crate::error::OpenError;
 use engine::kernel::SwitchError;
-use engine::kernel::direct::DirectSuccessor;
+use engine::kernel::direct_attachment::DirectSuccessor;
 use std::sync::Arc;
 
 /// The filter of a capture, and the number of bytes copied from each frame.
@@ -56,7 +56,7 @@ impl Capture {
     /// capture then continues with its current filter.
     pub fn prepare_filter(&self, filter: CaptureFilter) -> Result<PreparedFilter, OpenError> {
         let settings = CaptureSettings { filter: filter.clone(), ..self.settings.clone() };
-        let prepare = |direction: &Direction| {
+        let prepare = |direction: &DirectionCapture| {
             let source = (direction.source, &direction.interface);
             let PlannedDirection { text, plan, .. } =
                 plan_direction(source, &settings, &self.options)?;
@@ -75,7 +75,7 @@ impl Capture {
     /// Returns true if [`Self::switch_filter`] can activate a prepared filter, because no interface
     /// was added or removed since the filter was prepared.
     #[must_use]
-    pub const fn fits(&self, prepared: &PreparedFilter) -> bool {
+    pub const fn can_switch_to(&self, prepared: &PreparedFilter) -> bool {
         prepared.interface_changes == self.interface_changes
     }
 
@@ -95,7 +95,7 @@ impl Capture {
             let Some(old) = self.directions.get_mut(at) else { continue };
             old.has_ended = true;
             let interface = old.interface.clone();
-            let new = Direction::new(old.source, interface, attached, Arc::clone(&old.host));
+            let new = DirectionCapture::new(old.source, interface, attached, Arc::clone(&old.host));
             self.directions.push(new);
         }
         Ok(())

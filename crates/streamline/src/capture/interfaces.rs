@@ -1,7 +1,7 @@
 //! The interfaces of a capture, which may be added and removed while frames arrive.
 
 use super::Capture;
-use super::direction::{CapturedInterface, Direction};
+use super::direction::{CapturedInterface, DirectionCapture};
 use crate::error::OpenError;
 
 impl Capture {
@@ -25,7 +25,7 @@ impl Capture {
         let mut added = Vec::new();
         for source in sources {
             let context = (&self.settings, &self.options);
-            let (direction, wait_ns) = Direction::open(source, interface.clone(), context)?;
+            let (direction, wait_ns) = DirectionCapture::open(source, interface.clone(), context)?;
             self.notification_interval_ns = self.notification_interval_ns.max(wait_ns);
             added.push(direction);
         }
@@ -43,7 +43,7 @@ impl Capture {
     /// Ends the capture of the interfaces that have been removed or that the daemon no longer
     /// captures. Frames captured earlier can still be read.
     pub fn forget_failed_interfaces(&mut self) {
-        let failed = |one: &&Direction| !one.has_ended && one.check().is_err();
+        let failed = |one: &&DirectionCapture| !one.has_ended && one.check_for_failure().is_err();
         let failed: Vec<u32> =
             self.directions.iter().filter(failed).map(|one| one.interface.index).collect();
         for direction in &mut self.directions {

@@ -1,6 +1,6 @@
 //! The families of metrics and their series, computed from the figures of paths.
 
-use super::series::{MetricFamily, SeriesKind, Unit, Value};
+use super::series::{MetricFamily, SeriesKind, SeriesValue, Unit};
 use crate::figures::{PathFigures, PathState};
 use member::protocol::{Amount, Edge, Filter, Loss};
 use runtime::ledger::NodeName;
@@ -24,7 +24,7 @@ fn path_families(paths: &[PathFigures]) -> Vec<MetricFamily> {
         SeriesKind::Gauge,
         "Version of the program that reports these metrics; always 1",
     );
-    build.count(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    build.add_count(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     let mut up = MetricFamily::new(
         "streamline_path_up",
         Unit::None,
@@ -51,11 +51,11 @@ fn path_families(paths: &[PathFigures]) -> Vec<MetricFamily> {
     );
     for path in paths {
         let labels = &[("path", path.name.as_str())];
-        up.count(labels, u64::from(path.state == PathState::Running));
+        up.add_count(labels, u64::from(path.state == PathState::Running));
         if path.state != PathState::Silent {
-            elapsed.add(labels, Value::Measure(seconds(path.counters.elapsed_ns)));
-            lost.count(labels, path.lost_blocks());
-            adapted.count(labels, path.counters.adapted.len() as u64);
+            elapsed.add(labels, SeriesValue::Measure(ns_to_seconds(path.counters.elapsed_ns)));
+            lost.add_count(labels, path.lost_blocks());
+            adapted.add_count(labels, path.counters.adapted.len() as u64);
         }
     }
     vec![build, up, elapsed, lost, adapted]
@@ -87,10 +87,10 @@ fn source_families(paths: &[PathFigures]) -> Vec<MetricFamily> {
         for source in &path.counters.sources {
             let labels = &[("path", path.name.as_str()), ("source", source.name.as_str())];
             if let Some(amount) = source.observed {
-                observed.count(labels, amount.blocks);
+                observed.add_count(labels, amount.blocks);
             }
-            blocks.count(labels, source.given.blocks);
-            bytes.count(labels, source.given.bytes);
+            blocks.add_count(labels, source.given.blocks);
+            bytes.add_count(labels, source.given.bytes);
             add_losses(&mut dropped, labels, &source.lost);
         }
     }
@@ -108,14 +108,14 @@ const FILTER_FAMILIES: [FilterFamily; 7] = [
         Unit::Blocks,
         SeriesKind::Counter,
         "Blocks that a filter, source or sink received or made",
-        |filter| total(filter.taken, filter.made).blocks,
+        |filter| sum_amounts(filter.taken, filter.made).blocks,
     ),
     (
         "streamline_filter",
         Unit::Bytes,
         SeriesKind::Counter,
         "Bytes that a filter, source or sink received or made",
-        |filter| total(filter.taken, filter.made).bytes,
+        |filter| sum_amounts(filter.taken, filter.made).bytes,
     ),
     (
         "streamline_filter_passed",
@@ -178,9 +178,9 @@ fn filter_families(paths: &[PathFigures]) -> Vec<MetricFamily> {
             let space = path.nodes.get(filter.node).map_or("", |node| node.space.as_str());
             let labels =
                 &[("path", path.name.as_str()), ("filter", filter.name.as_str()), ("space", space)];
-            counts.iter_mut().for_each(|(family, of)| family.count(labels, of(filter)));
+            counts.iter_mut().for_each(|(family, of)| family.add_count(labels, of(filter)));
             if path.is_timed {
-                busy.add(labels, Value::Measure(seconds(filter.busy_ns)));
+                busy.add(labels, SeriesValue::Measure(ns_to_seconds(filter.busy_ns)));
             }
             add_losses(&mut dropped, labels, &filter.lost);
         }
@@ -229,14 +229,14 @@ fn edge_families(paths: &[PathFigures]) -> Vec<MetricFamily> {
             let (from, to) = path.end_names(edge);
             let labels = &[("path", path.name.as_str()), ("from", from), ("to", to)];
             if !["call", "back edge"].contains(&edge.kind.as_str()) {
-                counts.iter_mut().for_each(|(family, of)| family.count(labels, of(edge)));
+                counts.iter_mut().for_each(|(family, of)| family.add_count(labels, of(edge)));
             }
             add_losses(&mut dropped, labels, &edge.lost);
         }
         for ring in path.ring_fills() {
             let labels = &[("path", path.name.as_str()), ("from", ring.from), ("to", ring.to)];
-            capacity.count(labels, ring.room);
-            fill.add(labels, Value::Measure(ring.fill_ratio()));
+            capacity.add_count(labels, ring.room);
+            fill.add(labels, SeriesValue::Measure(ring.fill_ratio()));
         }
     }
     counts.into_iter().map(|(family, _)| family).chain([dropped, capacity, fill]).collect()
@@ -258,8 +258,8 @@ fn latency_families(paths: &[PathFigures]) -> Vec<MetricFamily> {
     for path in paths {
         for sink in path.counters.latency.iter().flat_map(|latency| &latency.sinks) {
             let labels = &[("path", path.name.as_str()), ("sink", sink.name.as_str())];
-            late.count(labels, sink.exceeded);
-            worst.add(labels, Value::Measure(seconds(sink.worst_ns)));
+            late.add_count(labels, sink.exceeded);
+            worst.add(labels, SeriesValue::Measure(ns_to_seconds(sink.worst_ns)));
         }
     }
     vec![late, worst]
@@ -271,17 +271,17 @@ fn add_losses(family: &mut MetricFamily, labels: &[(&'static str, &str)], lost: 
         let Some(blocks) = loss.blocks else { continue };
         let mut labels = labels.to_vec();
         labels.push(("reason", &loss.why));
-        family.count(&labels, blocks);
+        family.add_count(&labels, blocks);
     }
 }
 
-const fn total(taken: Amount, made: Amount) -> Amount {
+const fn sum_amounts(taken: Amount, made: Amount) -> Amount {
     Amount {
         blocks: taken.blocks.saturating_add(made.blocks),
         bytes: taken.bytes.saturating_add(made.bytes),
     }
 }
 
-fn seconds(ns: u64) -> f64 {
+fn ns_to_seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }

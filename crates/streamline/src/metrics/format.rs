@@ -1,7 +1,7 @@
 //! The two text formats of metrics: OpenMetrics and the Prometheus text format.
 
 use super::families::metric_families;
-use super::series::{MetricFamily, SeriesKind, Unit, Value};
+use super::series::{MetricFamily, SeriesKind, SeriesValue, Unit};
 use crate::figures::PathFigures;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -74,10 +74,14 @@ impl Collector for ScrapeFamilies {
                 let mut series = metric.encode_family(labels)?;
                 let none: Option<&Exemplar<NoLabelSet, f64>> = None;
                 match (family.kind, value) {
-                    (SeriesKind::Counter, Value::Count(n)) => series.encode_counter(n, none)?,
-                    (SeriesKind::Counter, Value::Measure(x)) => series.encode_counter(x, none)?,
-                    (_, Value::Count(n)) => series.encode_gauge(n)?,
-                    (_, Value::Measure(x)) => series.encode_gauge(x)?,
+                    (SeriesKind::Counter, SeriesValue::Count(n)) => {
+                        series.encode_counter(n, none)?
+                    }
+                    (SeriesKind::Counter, SeriesValue::Measure(x)) => {
+                        series.encode_counter(x, none)?
+                    }
+                    (_, SeriesValue::Count(n)) => series.encode_gauge(n)?,
+                    (_, SeriesValue::Measure(x)) => series.encode_gauge(x)?,
                 }
             }
         }
@@ -92,7 +96,7 @@ mod tests {
     use member::protocol::{Counters, Loss, Node, Source};
     use runtime::ledger::Amount;
 
-    fn figures() -> PathFigures {
+    fn example_figures() -> PathFigures {
         let lost = vec![
             Loss { why: "ring \"0\"\n".to_owned(), blocks: Some(7) },
             Loss { why: "driver".to_owned(), blocks: None },
@@ -113,7 +117,7 @@ mod tests {
 
     #[test]
     fn open_metrics_have_help_type_unit_and_an_end() {
-        let text = to_open_metrics(&[figures()]);
+        let text = to_open_metrics(&[example_figures()]);
         for line in [
             "# TYPE streamline_source_given_bytes counter",
             "# UNIT streamline_source_given_bytes bytes",
@@ -130,8 +134,8 @@ mod tests {
     }
 
     #[test]
-    fn older_format_names_counters_by_their_samples() {
-        let text = to_text(&[figures()]);
+    fn text_format_declares_counters_by_sample_name() {
+        let text = to_text(&[example_figures()]);
         assert!(text.contains("# TYPE streamline_source_given_bytes_total counter\n"), "{text}");
         assert!(text.contains("# TYPE streamline_path_up gauge\n"), "{text}");
         assert!(!text.contains("# EOF") && !text.contains("# UNIT"), "{text}");

@@ -41,7 +41,7 @@ pub enum Unit {
 
 /// The value of a series.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Value {
+pub enum SeriesValue {
     /// A count.
     Count(u64),
     /// A measured value.
@@ -63,7 +63,7 @@ pub struct MetricFamily {
     /// Description without a final full stop.
     pub help: &'static str,
     /// Series of the metric, in the order of the paths and their nodes.
-    pub series: Vec<(Labels, Value)>,
+    pub series: Vec<(Labels, SeriesValue)>,
     /// Map from the labels of a series to its index in `series`.
     indices: HashMap<Labels, usize>,
 }
@@ -81,7 +81,7 @@ impl MetricFamily {
     /// Adds a value to the series with these labels. In a family that already has [`SERIES_MAX`]
     /// series, a value with new labels is added to the series `other` with the same reason. In a
     /// family with twice that number, a value with new labels is discarded.
-    pub(super) fn add(&mut self, labels: &[(&'static str, &str)], value: Value) {
+    pub(super) fn add(&mut self, labels: &[(&'static str, &str)], value: SeriesValue) {
         let bounded = |text: &str| text.chars().take(LABEL_CHARS_MAX).collect::<String>();
         let mut labels: Labels = labels.iter().map(|(name, text)| (*name, bounded(text))).collect();
         if !self.indices.contains_key(&labels) && self.series.len() >= SERIES_MAX {
@@ -105,12 +105,12 @@ impl MetricFamily {
         }
     }
 
-    pub(super) fn count(&mut self, labels: &[(&'static str, &str)], n: u64) {
-        self.add(labels, Value::Count(n));
+    pub(super) fn add_count(&mut self, labels: &[(&'static str, &str)], n: u64) {
+        self.add(labels, SeriesValue::Count(n));
     }
 }
 
-impl Value {
+impl SeriesValue {
     fn combined(self, other: Self, kind: SeriesKind) -> Self {
         match (self, other) {
             (Self::Count(a), Self::Count(b)) if kind == SeriesKind::Maximum => {
@@ -142,29 +142,30 @@ mod tests {
         let names: Vec<String> = (0..SERIES_MAX + 50).map(|n| format!("n{n}")).collect();
         for _ in 0..2 {
             for name in &names {
-                family.count(&[("filter", name), ("reason", "ring")], 3);
+                family.add_count(&[("filter", name), ("reason", "ring")], 3);
             }
         }
         assert_eq!(family.series.len(), SERIES_MAX + 1);
         let sum: f64 = family.series.iter().map(|(_, value)| value.as_f64()).sum();
         assert_eq!(sum, (names.len() * 2 * 3) as f64);
         let other = vec![("filter", OTHER_LABEL.to_owned()), ("reason", "ring".to_owned())];
-        assert_eq!(family.series.last().unwrap(), &(other, Value::Count(50 * 2 * 3)));
+        assert_eq!(family.series.last().unwrap(), &(other, SeriesValue::Count(50 * 2 * 3)));
     }
 
     #[test]
     fn overflow_series_of_a_ratio_has_the_maximum() {
         let mut family = MetricFamily::new("f", Unit::Ratio, SeriesKind::Maximum, "help");
-        (0..SERIES_MAX).for_each(|n| family.add(&[("from", &n.to_string())], Value::Measure(0.1)));
-        family.add(&[("from", "a")], Value::Measure(0.9));
-        family.add(&[("from", "b")], Value::Measure(0.5));
-        assert_eq!(family.series.last().unwrap().1, Value::Measure(0.9));
+        (0..SERIES_MAX)
+            .for_each(|n| family.add(&[("from", &n.to_string())], SeriesValue::Measure(0.1)));
+        family.add(&[("from", "a")], SeriesValue::Measure(0.9));
+        family.add(&[("from", "b")], SeriesValue::Measure(0.5));
+        assert_eq!(family.series.last().unwrap().1, SeriesValue::Measure(0.9));
     }
 
     #[test]
     fn reasons_beyond_the_limit_get_no_series() {
         let mut family = MetricFamily::new("f", Unit::None, SeriesKind::Counter, "help");
-        (0..10 * SERIES_MAX).for_each(|n| family.count(&[("reason", &n.to_string())], 1));
+        (0..10 * SERIES_MAX).for_each(|n| family.add_count(&[("reason", &n.to_string())], 1));
         assert_eq!(family.series.len(), 2 * SERIES_MAX);
     }
 }

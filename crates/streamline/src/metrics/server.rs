@@ -5,7 +5,7 @@
 //! no request body, and closes each connection after the response.
 
 use super::format::{to_open_metrics, to_text};
-use super::target::Target;
+use super::target::MetricsTarget;
 use crate::figures::PathFigures;
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -23,9 +23,9 @@ use sys::eventfd::EventFd;
 /// Maximum number of connections that are served at the same time.
 const CONNECTIONS_MAX: usize = 16;
 /// Maximum length of a request head, in bytes.
-const HEAD_MAX: usize = 8 << 10;
+const HEAD_BYTES_MAX: usize = 8 << 10;
 /// Maximum time for reading a request, and for each write of its response.
-const TIME_LIMIT: Duration = Duration::from_secs(5);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed accept, for example when the process has no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Media type of OpenMetrics.
@@ -37,7 +37,7 @@ type CollectFigures = Arc<dyn Fn() -> Vec<PathFigures> + Send + Sync>;
 
 /// A running server. Dropping it stops the server.
 #[derive(Debug)]
-pub struct Server {
+pub struct MetricsServer {
     place: String,
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
@@ -73,21 +73,21 @@ enum Listener {
     Local(UnixListener),
 }
 
-impl Server {
+impl MetricsServer {
     /// Starts a server on an address or socket. Returns `None` if the target is a file.
     pub fn start(
-        target: &Target,
+        target: &MetricsTarget,
         figures: impl Fn() -> Vec<PathFigures> + Send + Sync + 'static,
     ) -> Result<Option<Self>, ServerError> {
         let failed = |place: String| |error| ServerError { place, error };
         let (listener, place, socket) = match target {
-            Target::File(_) => return Ok(None),
-            Target::Address(address) => {
+            MetricsTarget::File(_) => return Ok(None),
+            MetricsTarget::Address(address) => {
                 let (listener, address) =
                     listen(*address).map_err(failed(format!("http://{address}/metrics")))?;
                 (Listener::Internet(listener), format!("http://{address}/metrics"), None)
             }
-            Target::Socket(path) => {
+            MetricsTarget::Socket(path) => {
                 let place = format!("unix:{}", path.display());
                 let listener = listen_locally(path).map_err(failed(place.clone()))?;
                 (Listener::Local(listener), place, Some(path.clone()))
@@ -108,12 +108,12 @@ impl Server {
     /// Returns the server's URL, such as `http://127.0.0.1:9464/metrics`, or `unix:` and the path
     /// of its socket.
     #[must_use]
-    pub fn place(&self) -> &str {
+    pub fn display_address(&self) -> &str {
         &self.place
     }
 }
 
-impl Drop for Server {
+impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.stop.notify();
         if let Some(thread) = self.thread.take() {
@@ -177,18 +177,18 @@ impl Listener {
 /// A connection from a client.
 trait Connection: Read + Write + Send {
     /// Limits the time of each subsequent read and write.
-    fn limit(&self, time: Duration) -> io::Result<()>;
+    fn set_timeouts(&self, time: Duration) -> io::Result<()>;
 }
 
 impl Connection for TcpStream {
-    fn limit(&self, time: Duration) -> io::Result<()> {
+    fn set_timeouts(&self, time: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(time))?;
         self.set_write_timeout(Some(time))
     }
 }
 
 impl Connection for UnixStream {
-    fn limit(&self, time: Duration) -> io::Result<()> {
+    fn set_timeouts(&self, time: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(time))?;
         self.set_write_timeout(Some(time))
     }
@@ -213,7 +213,7 @@ fn serve(listener: &Listener, stop: &EventFd, figures: &CollectFigures) {
         };
         if active.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
             active.fetch_sub(1, Ordering::Relaxed);
-            let _ = connection.limit(ACCEPT_PAUSE);
+            let _ = connection.set_timeouts(ACCEPT_PAUSE);
             let _ = connection.write_all(&format_response(
                 "503 Service Unavailable",
                 "text/plain",
@@ -245,15 +245,15 @@ fn serve_connection(connection: &mut dyn Connection, figures: &CollectFigures) -
         ),
         Err(error) => return Err(error),
     };
-    connection.limit(TIME_LIMIT)?;
+    connection.set_timeouts(CONNECTION_TIMEOUT)?;
     connection.write_all(&reply)
 }
 
-/// Reads the head of a request. Fails with `InvalidData` if the head is longer than [`HEAD_MAX`],
-/// with `UnexpectedEof` if the client closes the connection before the head is complete, and with a
-/// timeout error if the head is incomplete after [`TIME_LIMIT`].
+/// Reads the head of a request. Fails with `InvalidData` if the head is longer than
+/// [`HEAD_BYTES_MAX`], with `UnexpectedEof` if the client closes the connection before the head is
+/// complete, and with a timeout error if the head is incomplete after [`CONNECTION_TIMEOUT`].
 fn read_head(connection: &mut dyn Connection) -> io::Result<String> {
-    let deadline = Instant::now() + TIME_LIMIT;
+    let deadline = Instant::now() + CONNECTION_TIMEOUT;
     let mut head = Vec::new();
     let mut chunk = [0; 1024];
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -261,12 +261,12 @@ fn read_head(connection: &mut dyn Connection) -> io::Result<String> {
         if remaining.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        connection.limit(remaining)?;
+        connection.set_timeouts(remaining)?;
         match connection.read(&mut chunk)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             n => head.extend_from_slice(&chunk[..n]),
         }
-        if head.len() > HEAD_MAX {
+        if head.len() > HEAD_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
     }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 /// A destination to which metrics are published.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Target {
+pub enum MetricsTarget {
     /// An address on which `GET /metrics` is answered.
     Address(SocketAddr),
     /// A Unix socket on which `GET /metrics` is answered.
@@ -16,7 +16,7 @@ pub enum Target {
     File(PathBuf),
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for MetricsTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => write!(f, "{address}"),
@@ -26,7 +26,7 @@ impl fmt::Display for Target {
     }
 }
 
-impl FromStr for Target {
+impl FromStr for MetricsTarget {
     type Err = String;
 
     /// Parses `[ADDRESS]:PORT`, `unix:PATH`, or a file name. A port without an address is on the
@@ -71,14 +71,14 @@ mod tests {
 
     #[test]
     fn metrics_target_parses_as_address_socket_or_file() {
-        let address = |text: &str| Ok(Target::Address(text.parse().unwrap()));
-        let file = |text: &str| Ok(Target::File(PathBuf::from(text)));
+        let address = |text: &str| Ok(MetricsTarget::Address(text.parse().unwrap()));
+        let file = |text: &str| Ok(MetricsTarget::File(PathBuf::from(text)));
         for (text, target) in [
             (":9464", address("127.0.0.1:9464")),
             ("localhost:0", address("127.0.0.1:0")),
             ("0.0.0.0:80", address("0.0.0.0:80")),
             ("[::1]:9464", address("[::1]:9464")),
-            ("unix:/run/m", Ok(Target::Socket(PathBuf::from("/run/m")))),
+            ("unix:/run/m", Ok(MetricsTarget::Socket(PathBuf::from("/run/m")))),
             ("web.prom", file("web.prom")),
             ("./a:1", file("./a:1")),
         ] {
@@ -92,7 +92,7 @@ mod tests {
             (":70000", "65535"),
             ("host:1", "IP address"),
         ] {
-            let refused = text.parse::<Target>().unwrap_err();
+            let refused = text.parse::<MetricsTarget>().unwrap_err();
             assert!(refused.contains(why), "{text}: {refused}");
         }
     }

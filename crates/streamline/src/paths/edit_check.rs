@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn edit_is_checked_without_a_path() {
+    fn edit_is_checked_without_a_running_path() {
         let check = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             check_edit("generate | dport | count", &words)

@@ -28,7 +28,7 @@ pub struct NewFilter {
 /// Parses a filter from its name and the text of its arguments. Returns `None` if the catalog has
 /// no filter with this name. Fails with the reason if the arguments are malformed, or if they
 /// contain more than the arguments of this filter.
-pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilter>, String> {
+pub fn parse_new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilter>, String> {
     let (bare, _) = name.split_once('@').unwrap_or((name, ""));
     let all: Vec<&Description> =
         MachineRegistry::descriptions().filter(|entry| entry.name == bare).collect();
@@ -46,7 +46,7 @@ pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilte
     }
     let opens = |entry: &&Description| {
         let files = entry.parameters.iter().any(|parameter| parameter.kind == ParameterType::Path);
-        files || MachineRegistry::Local.endpoint(entry).writes_files
+        files || MachineRegistry::Local.endpoint_facts(entry).writes_files
     };
     let program = endpoint::catalog::find_process(bare).is_some();
     let is_source = all.iter().any(|entry| entry.kind == FilterKind::Source);
@@ -81,7 +81,7 @@ fn file_arguments(name: &str, text: &str) -> Vec<String> {
 /// replaced by the arguments in `filter.text`. Keeps all other arguments that differ from their
 /// defaults.
 #[must_use]
-pub fn with_arguments(node: &NodeDetails, filter: &NewFilter) -> String {
+pub fn replace_arguments(node: &NodeDetails, filter: &NewFilter) -> String {
     let known = MachineRegistry::descriptions().find(|entry| entry.name == node.filter);
     let parameter = |name: &str| known.and_then(|entry| entry.parameter(name));
     let mut text = filter.text.clone();
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b3_name_of_each_filter_alone_is_one_filter() {
+    fn b3_every_filter_name_parses_as_a_single_filter() {
         for name in crate::paths::manual_names() {
             assert_eq!(single_filter_name(name).ok().as_deref(), Some(name));
         }
@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn b3_directory_name_is_parsed_as_filter_with_arguments() {
-        let text = |name, arguments| new_filter(name, arguments).map(|one| one.map(|one| one.text));
+        let text =
+            |name, arguments| parse_new_filter(name, arguments).map(|one| one.map(|one| one.text));
         for (name, arguments, expected) in [
             ("count", None, "count"),
             ("sample", Some("3"), "sample 3"),
@@ -146,13 +147,13 @@ mod tests {
             ("count@a | exec", None),
             ("regex", Some("\"a\" ; exec sh")),
         ] {
-            let read = new_filter(name, arguments);
+            let read = parse_new_filter(name, arguments);
             assert!(read.is_err(), "{name} {arguments:?}: {read:?}");
         }
         for (name, opens) in
             [("exec", true), ("files", true), ("pcap", true), ("replay", true), ("count", false)]
         {
-            let read = new_filter(name, Some("x")).unwrap().unwrap();
+            let read = parse_new_filter(name, Some("x")).unwrap().unwrap();
             assert_eq!(read.opens_files, opens, "{name}");
         }
     }

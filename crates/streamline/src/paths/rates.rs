@@ -29,7 +29,7 @@ pub fn compute_rate(before: Amount, now: Amount, ns: u64) -> Rate {
 /// Returns the number of blocks lost per second, from two counts taken `ns` apart. The rate is zero
 /// if `ns` is zero.
 #[must_use]
-pub fn lost_rate(before: u64, now: u64, ns: u64) -> f64 {
+pub fn compute_loss_rate(before: u64, now: u64, ns: u64) -> f64 {
     if ns == 0 { 0.0 } else { now.saturating_sub(before) as f64 * 1e9 / ns as f64 }
 }
 

@@ -16,18 +16,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Version of the formats in this file.
-const VERSION: u32 = 1;
+const JSON_FORMAT_VERSION: u32 = 1;
 
 /// A JSON object as text.
 pub type JsonObject = Box<RawValue>;
 
 /// A value that can be a field of a [`JsonObject`].
-pub trait Field {
+pub trait JsonField {
     /// Returns this value as JSON text.
     fn json(&self) -> String;
 }
 
-impl<T: Serialize + ?Sized> Field for T {
+impl<T: Serialize + ?Sized> JsonField for T {
     fn json(&self) -> String {
         // Only numbers, texts, lists, and maps with text keys are serialized, so this cannot fail.
         serde_json::to_string(self).unwrap_or_else(|error| format!("\"{error}\""))
@@ -36,7 +36,7 @@ impl<T: Serialize + ?Sized> Field for T {
 
 /// Returns an object with these fields, in this order. A field whose name ends with `?` is omitted
 /// if its value is `null` or empty.
-pub fn to_object(fields: &[(&str, &dyn Field)]) -> JsonObject {
+pub fn to_object(fields: &[(&str, &dyn JsonField)]) -> JsonObject {
     let mut text = String::new();
     for (name, value) in fields {
         let value = value.json();
@@ -74,7 +74,7 @@ pub(super) fn run_json(report: &Report<'_>) -> JsonObject {
         ])
     });
     to_object(&[
-        ("version", &VERSION),
+        ("version", &JSON_FORMAT_VERSION),
         // True if every edge, filter and source balances.
         ("balanced", &report.imbalances.is_empty()),
         // Number of blocks lost at all locations.
@@ -116,7 +116,11 @@ fn worker_json((worker, own): &(&WorkerRun, Report<'_>)) -> JsonObject {
 /// Returns the report of a filter at the end of the request as one object, for standard output.
 pub(super) fn filter_report_json(report: &Report<'_>, reported: &NodeReport) -> JsonObject {
     let filter = report.names.get(reported.planned).unwrap_or(&reported.name);
-    to_object(&[("version", &VERSION), ("filter", &filter), ("report", &rows_json(reported))])
+    to_object(&[
+        ("version", &JSON_FORMAT_VERSION),
+        ("filter", &filter),
+        ("report", &rows_json(reported)),
+    ])
 }
 
 /// Returns the counts of a source. They satisfy seen = given + dropped.
@@ -157,13 +161,16 @@ fn filter_json(report: &Report<'_>, entry: &NodeEntry) -> JsonObject {
         ("consumed", &entry.consumed),
         ("held", &entry.held),
         // Drops by reason.
-        ("dropped", &entry.dropped.iter().map(|(why, n)| (why.text(), n)).collect::<Map<'_, _>>()),
+        (
+            "dropped",
+            &entry.dropped.iter().map(|(why, n)| (why.text(), n)).collect::<JsonMap<'_, _>>(),
+        ),
         // Blocks without a class, by reason; the counts above include them.
         (
             "unanswered",
-            &entry.unanswered.iter().map(|(why, n)| (&**why, n)).collect::<Map<'_, _>>(),
+            &entry.unanswered.iter().map(|(why, n)| (&**why, n)).collect::<JsonMap<'_, _>>(),
         ),
-        ("counters", &entry.printed_counters().collect::<Map<'_, _>>()),
+        ("counters", &entry.printed_counters().collect::<JsonMap<'_, _>>()),
         ("calls", &entry.calls),
         ("busy_ns", &entry.busy_ns),
         // Size in bytes of the ring from which other programs read, and the reason for its last
@@ -179,7 +186,7 @@ fn filter_json(report: &Report<'_>, entry: &NodeEntry) -> JsonObject {
     ])
 }
 
-type Map<'r, V> = BTreeMap<&'r str, V>;
+type JsonMap<'r, V> = BTreeMap<&'r str, V>;
 
 /// Returns the counts of an edge. They satisfy put = taken + dropped + resident.
 fn edge_json(report: &Report<'_>, counted: &Edge) -> JsonObject {
@@ -209,7 +216,7 @@ fn edge_json(report: &Report<'_>, counted: &Edge) -> JsonObject {
         // Drops by reason.
         (
             "dropped",
-            &counted.dropped.iter().map(|(why, n)| (why.text(), n)).collect::<Map<'_, _>>(),
+            &counted.dropped.iter().map(|(why, n)| (why.text(), n)).collect::<JsonMap<'_, _>>(),
         ),
         // Positions of the dropped blocks by reason, if they are known.
         ("missing?", &missing_ranges_json(&counted.missing)),
@@ -221,7 +228,7 @@ fn edge_json(report: &Report<'_>, counted: &Edge) -> JsonObject {
 /// Returns the sequence numbers of missing blocks, as an object for each location at which blocks
 /// are missing. If there are too many ranges, the object contains the first and the last ranges,
 /// and the number of ranges between them.
-fn missing_ranges_json<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, JsonObject> {
+fn missing_ranges_json<'r>(all: &[(&'r str, LossRanges)]) -> JsonMap<'r, JsonObject> {
     let ranges = |missing: &LossRanges| {
         to_object(&[
             ("ranges", &missing.gaps().collect::<Vec<_>>()),

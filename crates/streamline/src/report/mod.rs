@@ -10,7 +10,7 @@ mod table;
 
 use crate::notice::CrashCapture;
 use crate::workers::run::WorkerRun;
-use engine::run::Outcome;
+use engine::run::RunOutcome;
 use pipeline::explain;
 use pipeline::plan::Plan;
 use runtime::ledger::{Edge, LedgerImbalance, NodeEntry, SourceCounters};
@@ -22,7 +22,7 @@ pub use json::{JsonObject, refusals_json, to_json_line as json_line, to_object};
 
 /// The output format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ReportForm {
     /// Text for users.
     Text,
     /// One JSON object per line.
@@ -33,7 +33,7 @@ pub enum Form {
 #[derive(Debug)]
 pub struct Report<'o> {
     plan: &'o Plan,
-    outcome: &'o Outcome,
+    outcome: &'o RunOutcome,
     crashes: &'o [Option<CrashCapture>],
     names: Vec<String>,
     imbalances: Vec<LedgerImbalance>,
@@ -44,7 +44,7 @@ pub struct Report<'o> {
 impl<'o> Report<'o> {
     pub(crate) fn new(
         plan: &'o Plan,
-        outcome: &'o Outcome,
+        outcome: &'o RunOutcome,
         crashes: &'o [Option<CrashCapture>],
     ) -> Self {
         let names = explain::unique_names(&plan.graph);
@@ -73,10 +73,10 @@ impl<'o> Report<'o> {
 
     /// Formats the full report: tables of the ledger, or one JSON object.
     #[must_use]
-    pub fn format_full_report(&self, form: Form) -> String {
+    pub fn format_full_report(&self, form: ReportForm) -> String {
         match form {
-            Form::Text => table::format_ledger(self),
-            Form::Json => json::to_json_line(&json::run_json(self)),
+            ReportForm::Text => table::format_ledger(self),
+            ReportForm::Json => json::to_json_line(&json::run_json(self)),
         }
     }
 
@@ -97,7 +97,7 @@ impl<'o> Report<'o> {
             None => read,
             Some(outputs) => format!("{outputs} of {read} read"),
         };
-        let unwanted = match self.outcome.ledger.dropped_by_request() {
+        let unwanted = match self.outcome.ledger.blocks_dropped_by_request() {
             0 => String::new(),
             blocks => format!("{blocks} dropped by request, "),
         };
@@ -129,7 +129,7 @@ impl<'o> Report<'o> {
     /// it loses them has no counter.
     fn has_unknown_losses(&self) -> bool {
         let mut places = self.outcome.ledger.sources.iter().flat_map(|(_, source)| &source.dropped);
-        places.any(|(place, blocks)| blocks.is_none() && place.is_lost())
+        places.any(|(place, blocks)| blocks.is_none() && place.is_loss())
     }
 
     /// Describes in one sentence where and why blocks were lost, with the largest losses first.
@@ -138,13 +138,13 @@ impl<'o> Report<'o> {
         let mut places: Vec<(u64, String)> = Vec::new();
         let ledger = &self.outcome.ledger;
         for (name, source) in &ledger.sources {
-            let lost = source.dropped.iter().filter(|(place, _)| place.is_lost());
+            let lost = source.dropped.iter().filter(|(place, _)| place.is_loss());
             let lost = lost.filter_map(|(place, n)| Some((place, (*n)?)));
             places.extend(lost.map(|(place, n)| (n, format!("before {name} ({place})"))));
         }
         for edge in &ledger.edges {
             let (from, to) = self.end_names(edge);
-            let lost = edge.dropped.iter().filter(|(why, _)| why.is_lost());
+            let lost = edge.dropped.iter().filter(|(why, _)| why.is_loss());
             let between = |why| format!("between {from} and {to} ({why})");
             places.extend(lost.map(|(why, n)| (n.blocks, between(why))));
         }
@@ -162,7 +162,7 @@ impl<'o> Report<'o> {
     /// Formats the reports of the filters at the ends of pipelines, such as the output of `… |
     /// count`.
     #[must_use]
-    pub fn pipeline_end_reports(&self, form: Form) -> String {
+    pub fn pipeline_end_reports(&self, form: ReportForm) -> String {
         self.format_pipeline_ends(form, None)
     }
 
@@ -170,10 +170,10 @@ impl<'o> Report<'o> {
     /// for a terminal with this number of columns. The buckets of a histogram are drawn with bars.
     #[must_use]
     pub fn drawn_pipeline_end_reports(&self, columns: usize) -> String {
-        self.format_pipeline_ends(Form::Text, Some(columns))
+        self.format_pipeline_ends(ReportForm::Text, Some(columns))
     }
 
-    fn format_pipeline_ends(&self, form: Form, columns: Option<usize>) -> String {
+    fn format_pipeline_ends(&self, form: ReportForm, columns: Option<usize>) -> String {
         let reports: Vec<&NodeReport> = self
             .plan
             .reports
@@ -183,15 +183,15 @@ impl<'o> Report<'o> {
         let mut out = String::new();
         for reported in &reports {
             match form {
-                Form::Json => {
+                ReportForm::Json => {
                     out.push_str(&json::to_json_line(&json::filter_report_json(self, reported)))
                 }
-                Form::Text if reports.len() > 1 => {
+                ReportForm::Text if reports.len() > 1 => {
                     let name = self.names.get(reported.planned).unwrap_or(&reported.name);
                     let _ = writeln!(out, "{name}:");
                     out.push_str(&self.format_rows(reported, "  ", columns));
                 }
-                Form::Text => out.push_str(&self.format_rows(reported, "", columns)),
+                ReportForm::Text => out.push_str(&self.format_rows(reported, "", columns)),
             }
         }
         out

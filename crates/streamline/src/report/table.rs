@@ -5,7 +5,7 @@ use super::{Report, format_count};
 use crate::workers::run::WorkerRun;
 use pipeline::explain;
 use pipeline::explain::table::Table;
-use runtime::latency::{GaugeLatency, Latency};
+use runtime::latency::{GaugeLatency, LatencyReport};
 use runtime::ledger::{EdgeKind, NodeEntry};
 use std::fmt::Write as _;
 
@@ -69,11 +69,11 @@ fn format_filters(report: &Report<'_>) -> String {
     if timed {
         columns.push(">ns/block");
     }
-    let mut rows: Vec<Row<'_>> = Vec::new();
+    let mut rows: Vec<FilterRow<'_>> = Vec::new();
     for filter in filters {
         let space = report.plan.placements.get(filter.planned).map(|placed| placed.space);
         let space = space.and_then(|space| report.plan.spaces.get(space));
-        let row = Row {
+        let row = FilterRow {
             name: report.display_name(filter),
             space: space.map_or("", |space| &space.name),
             blocks: filter.taken.blocks + filter.made.blocks,
@@ -91,11 +91,11 @@ fn format_filters(report: &Report<'_>) -> String {
     }
     let mut table = Table::new(&columns);
     rows.into_iter().for_each(|row| table.add_row(row.cells(timed)));
-    table.format_within(explain::COLUMNS)
+    table.format_within(explain::TEXT_COLUMNS_MAX)
 }
 
 /// A row of the filter table. It shows one filter, or the sum of all ring ends with the same name.
-struct Row<'r> {
+struct FilterRow<'r> {
     name: &'r str,
     space: &'r str,
     blocks: u64,
@@ -104,7 +104,7 @@ struct Row<'r> {
     busy_ns: u64,
 }
 
-impl Row<'_> {
+impl FilterRow<'_> {
     fn is_same_row(&self, other: &Self) -> bool {
         (self.name, self.space) == (other.name, other.space)
     }
@@ -150,11 +150,11 @@ fn format_edges(report: &Report<'_>) -> String {
             if dropped.is_empty() { "–".to_owned() } else { dropped.join(", ") },
         ]);
     }
-    if table.is_empty() { String::new() } else { table.format_within(explain::COLUMNS) }
+    if table.is_empty() { String::new() } else { table.format_within(explain::TEXT_COLUMNS_MAX) }
 }
 
 /// Formats the latency of blocks by sink, and the waits by location.
-fn format_latency(latency: &Latency) -> String {
+fn format_latency(latency: &LatencyReport) -> String {
     let mut table = Table::new(&["latency", ">may take", ">blocks", ">late", ">longest"]);
     let sinks = latency.sinks.iter().map(|sink| (format!("all the way to {}", sink.name), sink));
     let waits = latency.waits.iter().map(|wait| (wait.name.clone(), wait));
@@ -163,7 +163,7 @@ fn format_latency(latency: &Latency) -> String {
             (explain::format_nanoseconds(*share_ns), explain::format_rounded_duration(*worst_ns));
         table.add_row([name, share, measured.to_string(), exceeded.to_string(), worst]);
     }
-    table.format_within(explain::COLUMNS)
+    table.format_within(explain::TEXT_COLUMNS_MAX)
 }
 
 /// Formats automatic changes, remarks and losses of sources, positions of lost blocks, reasons for

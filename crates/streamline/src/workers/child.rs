@@ -10,13 +10,13 @@ use crate::crash;
 use crate::error::OpenError;
 use crate::notice::{Notice, Notices};
 use crate::options::Options;
-use crate::prepared::{self, Prepared};
-use crate::snapshot::snapshot;
-use engine::build::{BuiltPath, PathOptions, Settings};
+use crate::prepared::{self, PreparedRequest};
+use crate::snapshot::collect_outcome;
+use engine::build::{BuiltPath, PathOptions, RunSettings};
 use engine::latency_breach;
-use engine::live::Live;
+use engine::live::PathHandle;
 use engine::path::AdaptationSettings;
-use engine::run::{self, Alarm, StopConditions};
+use engine::run::{self, LatencyAlarm, StopConditions};
 use engine::signal;
 use pipeline::edit::Edit;
 use pipeline::plan::MovePeriod;
@@ -79,7 +79,7 @@ fn build_and_run(
 ) -> Result<(), OpenError> {
     let options =
         Options { embedded: assignment.embedded, notices: notices.clone(), ..Options::default() };
-    let mut prepared = Prepared::plan_for_worker(&assignment.text, &options)?;
+    let mut prepared = PreparedRequest::plan_for_worker(&assignment.text, &options)?;
     // Each worker receives different first blocks, so no worker may move filters on the basis of
     // its first blocks.
     let adapt = AdaptationSettings::permitted_by(&prepared.plan, &prepared.machine)
@@ -90,10 +90,11 @@ fn build_and_run(
         ..PathOptions::default()
     };
     let of = (assignment.number - 1, assignment.of);
-    let settings = Settings { timed: assignment.timed, worker: Some(of), ..Settings::default() };
-    let signals = signal::watch()?;
+    let settings =
+        RunSettings { timed: assignment.timed, worker: Some(of), ..RunSettings::default() };
+    let signals = signal::watch_stop_signals()?;
     let paths = prepared.build_paths(settings, &extras)?;
-    let lives: Vec<Live> = paths.iter().map(BuiltPath::live).collect();
+    let lives: Vec<PathHandle> = paths.iter().map(BuiltPath::live).collect();
     let stop = Arc::new(EventFd::new()?);
     let either = PollSet::new(&[signals, stop.as_fd()])?;
     parent.send(&Message::Ready);
@@ -102,7 +103,7 @@ fn build_and_run(
         return Ok(());
     }
     // All workers are built, so each receives its complete share of the input from now on.
-    parent.send(&Message::RunStarted { quiet: paths.iter().all(BuiltPath::is_quiet) });
+    parent.send(&Message::RunStarted { quiet: paths.iter().all(BuiltPath::has_received_nothing) });
     let command_loop = CommandLoop { parent: Arc::clone(parent), lives: lives.clone(), stop };
     let thread = std::thread::Builder::new().name("commands".to_owned());
     let spawned = thread.spawn(move || command_loop.execute_all_commands(commands));
@@ -112,7 +113,7 @@ fn build_and_run(
         notices
             .raise_warning(&format!("engine {number}: {}", latency_breach::describe_breach(breach)))
     };
-    let alarm = Some(Alarm(&late));
+    let alarm = Some(LatencyAlarm(&late));
     let outcome = run::run(
         paths,
         StopConditions {
@@ -121,7 +122,7 @@ fn build_and_run(
             ..StopConditions::default()
         },
     )?;
-    let last = lives.first().and_then(Live::request_text);
+    let last = lives.first().and_then(PathHandle::request_text);
     let last = last.unwrap_or_else(|| assignment.text.clone());
     // The failing block is in this worker's share, so only the worker's own request reproduces the
     // failure.
@@ -147,7 +148,7 @@ fn next_command(commands: &mut BufReader<UnixStream>) -> Option<Command> {
 /// The thread that executes commands while the request runs.
 struct CommandLoop {
     parent: Arc<SupervisorConnection>,
-    lives: Vec<Live>,
+    lives: Vec<PathHandle>,
     stop: Arc<EventFd>,
 }
 
@@ -158,7 +159,7 @@ impl CommandLoop {
                 Command::Go => {}
                 Command::Stop => self.stop.notify(),
                 Command::Count => {
-                    let counts = snapshot(&self.lives, COUNTERS_TIMEOUT);
+                    let counts = collect_outcome(&self.lives, COUNTERS_TIMEOUT);
                     self.parent.send(&Message::Counted(Box::new(counts)));
                 }
                 Command::Change(number, text) => {
@@ -174,7 +175,7 @@ impl CommandLoop {
             return Err("it has several unconnected parts".to_owned());
         };
         let edit = Edit::ReplaceText(line);
-        let machine = engine::machine::inspect();
+        let machine = engine::machine::inspect_machine();
         let switched = engine::change::change(live, &edit, &machine, CHANGE_TIMEOUT);
         let switched = switched.map_err(|why| why.to_string())?;
         Ok((switched.to_string(), switched.text))

@@ -6,15 +6,15 @@
 
 use super::message::{self, Command};
 use crate::options::Options;
-use crate::prepared::Prepared;
+use crate::prepared::PreparedRequest;
 use engine::aggregate::{WorkerReport, has_dividing_filters, merge_reports};
 use engine::registry::MachineRegistry;
-use engine::run::Outcome;
+use engine::run::RunOutcome;
 use member::worker::WorkerGroup;
 use pipeline::Graph;
 use pipeline::edit::Edit;
 use pipeline::plan::Plan;
-use runtime::latency::Latency;
+use runtime::latency::LatencyReport;
 use runtime::ledger::Ledger;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Receiver;
@@ -35,7 +35,7 @@ const CHANGE_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug, Default)]
 pub(super) struct LatestCounts {
     /// The last counts from the worker; `None` if it has sent none.
-    pub(super) counts: Option<Outcome>,
+    pub(super) counts: Option<RunOutcome>,
     /// True if the worker died before it sent its final counts.
     pub(super) killed: bool,
     /// True if the worker's sources had received nothing when the run started, as reported in
@@ -45,7 +45,7 @@ pub(super) struct LatestCounts {
 
 impl LatestCounts {
     /// Returns the outcome of the worker so far; empty if it has sent no counts yet.
-    pub(super) fn outcome(&self) -> Outcome {
+    pub(super) fn outcome(&self) -> RunOutcome {
         self.counts.clone().unwrap_or_default()
     }
 
@@ -65,7 +65,7 @@ impl LatestCounts {
 pub(crate) struct GroupControl {
     /// Latest counters from each worker, by worker.
     latest_counts: Mutex<Vec<LatestCounts>>,
-    running: Mutex<RunningRequests>,
+    running: Mutex<WorkerRequests>,
     /// Name and process id of each worker, by worker index.
     processes: Vec<(String, u32)>,
     options: Options,
@@ -74,7 +74,7 @@ pub(crate) struct GroupControl {
 /// The requests that the workers run now, and the channels over which the workers receive changes
 /// and reply to them. A mutex around this value ensures that only one change is made at a time.
 #[derive(Debug)]
-struct RunningRequests {
+struct WorkerRequests {
     commands: Vec<UnixStream>,
     change_replies: Receiver<NumberedChangeReply>,
     /// Number of changes sent to workers so far, from which each change gets its number.
@@ -85,7 +85,7 @@ struct RunningRequests {
     graph: Graph,
 }
 
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_ignoring_poison<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -97,7 +97,7 @@ impl GroupControl {
         (processes, options): (Vec<(String, u32)>, Options),
     ) -> Self {
         let (lines, graph) = (lines.to_vec(), graph.clone());
-        let running = Mutex::new(RunningRequests {
+        let running = Mutex::new(WorkerRequests {
             commands,
             change_replies: answers,
             changes: 0,
@@ -109,11 +109,11 @@ impl GroupControl {
 
     /// Replaces the latest block counts of all workers by `counted`.
     pub(super) fn replace_latest_counts(&self, counted: Vec<LatestCounts>) {
-        *lock(&self.latest_counts) = counted;
+        *lock_ignoring_poison(&self.latest_counts) = counted;
     }
 }
 
-impl RunningRequests {
+impl WorkerRequests {
     /// Switches the worker with the index `at` to the request `line`. Returns a sentence that
     /// summarizes the change with its block counts. Blocks for at most [`CHANGE_REPLY_TIMEOUT`] per
     /// reply.
@@ -144,9 +144,10 @@ enum ChangeError {
 
 impl GroupControl {
     /// Returns the aggregated outcome according to the latest counts.
-    pub(crate) fn outcome(&self) -> Outcome {
-        let engines = lock(&self.latest_counts).iter().map(LatestCounts::report).collect();
-        merge_reports(&lock(&self.running).graph, engines)
+    pub(crate) fn outcome(&self) -> RunOutcome {
+        let engines =
+            lock_ignoring_poison(&self.latest_counts).iter().map(LatestCounts::report).collect();
+        merge_reports(&lock_ignoring_poison(&self.running).graph, engines)
     }
 }
 
@@ -155,7 +156,7 @@ impl WorkerGroup for GroupControl {
         self.outcome().ledger
     }
 
-    fn latency(&self) -> Option<Latency> {
+    fn latency(&self) -> Option<LatencyReport> {
         self.outcome().latency
     }
 
@@ -164,14 +165,14 @@ impl WorkerGroup for GroupControl {
     }
 
     fn change(&self, edit: &Edit) -> Result<(String, Plan), String> {
-        let mut running = lock(&self.running);
+        let mut running = lock_ignoring_poison(&self.running);
         let before = running.lines.clone();
         let new = before
             .iter()
             .map(|line| edit.apply(line, &MachineRegistry::Local).map(|edited| edited.text));
         let new = new.collect::<Result<Vec<String>, _>>().map_err(|why| why.to_string())?;
         let first = new.first().map_or("", String::as_str);
-        let planned = Prepared::plan_for_worker(first, &self.options);
+        let planned = PreparedRequest::plan_for_worker(first, &self.options);
         let plan = planned.map_err(|_| "the new request cannot be planned".to_owned())?.plan;
         if has_dividing_filters(&running.graph) && !has_dividing_filters(&plan.graph) {
             let what = "each process sees all blocks up to `shard`: put filters that must count \
@@ -209,7 +210,7 @@ mod tests {
     fn late_reply_to_an_earlier_change_is_skipped() {
         let (command, _worker) = UnixStream::pair().unwrap();
         let (replies, answers) = std::sync::mpsc::channel();
-        let mut running = RunningRequests {
+        let mut running = WorkerRequests {
             commands: vec![command],
             change_replies: answers,
             changes: 1,

@@ -2,7 +2,7 @@
 //!
 //! Both processes run the same version of the library, so the format has no version number.
 
-use engine::run::Outcome;
+use engine::run::RunOutcome;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
@@ -51,13 +51,13 @@ pub(super) enum Message {
         quiet: bool,
     },
     /// The current counters of the worker.
-    Counted(Box<Outcome>),
+    Counted(Box<RunOutcome>),
     /// The reply to [`Command::Change`], with the number of that command. After a success, the
     /// result is a sentence that summarizes the change with its block counts, and the new request.
     /// After a refusal, it is the reason.
     Changed(u64, Result<(String, String), String>),
     /// The run has ended. Contains the final counters and the last request.
-    Ended(Box<Outcome>, String),
+    Ended(Box<RunOutcome>, String),
 }
 
 /// Writes a message as one line of JSON. Blocks until it is written.

@@ -24,12 +24,12 @@ pub(crate) mod run;
 mod supervisor;
 
 pub(crate) use control::GroupControl;
-pub(crate) use output::Output;
+pub(crate) use output::WorkerOutput;
 pub(crate) use supervisor::Supervisor;
 
 use crate::error::OpenError;
 use crate::options::Options;
-use crate::prepared::Prepared;
+use crate::prepared::PreparedRequest;
 use crate::ready::{Executor, ReadyRequest};
 use crate::registration::Registration;
 use member::worker::WorkerGroup;
@@ -37,7 +37,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Starts the workers of a request. Blocks until all are ready.
-pub(crate) fn build(prepared: Prepared, options: &Options) -> Result<ReadyRequest, OpenError> {
+pub(crate) fn build(
+    prepared: PreparedRequest,
+    options: &Options,
+) -> Result<ReadyRequest, OpenError> {
     check_worker_options(options)?;
     let program = worker_program_path(options)?;
     let (mut crew, output) = Supervisor::start(&prepared.workers, options, &program)?;

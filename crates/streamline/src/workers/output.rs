@@ -12,13 +12,13 @@ use std::thread::JoinHandle;
 use sys::descriptor;
 
 /// Maximum length of a message, in bytes.
-const MESSAGE_MAX: usize = 64 << 10;
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// The thread that merges the workers' output.
 #[derive(Debug)]
-pub(crate) struct Output(JoinHandle<Option<ErrorKind>>);
+pub(crate) struct WorkerOutput(JoinHandle<Option<ErrorKind>>);
 
-impl Output {
+impl WorkerOutput {
     /// Starts the thread that merges the output of the workers, given their output sockets. The
     /// thread ends once all sockets have reached end of file.
     pub(super) fn start(engines: Vec<OwnedFd>) -> std::io::Result<Self> {
@@ -36,7 +36,7 @@ impl Output {
 fn merge_worker_outputs(engines: Vec<OwnedFd>) -> Option<ErrorKind> {
     let mut engines: Vec<(OwnedFd, Vec<u8>)> =
         engines.into_iter().map(|socket| (socket, Vec::new())).collect();
-    let mut message = vec![0; MESSAGE_MAX];
+    let mut message = vec![0; MESSAGE_BYTES_MAX];
     let mut stdout = std::io::stdout().lock();
     while !engines.is_empty() {
         let sockets: Vec<_> = engines.iter().map(|(socket, _)| socket.as_fd()).collect();

@@ -1,6 +1,6 @@
 //! The outcome of one worker of a request.
 
-use engine::run::Outcome;
+use engine::run::RunOutcome;
 
 /// One worker of a request, with its outcome.
 #[derive(Debug)]
@@ -12,5 +12,5 @@ pub struct WorkerRun {
     /// Number of the processor on which the worker ran.
     pub processor: usize,
     /// Outcome of the worker's run.
-    pub outcome: Outcome,
+    pub outcome: RunOutcome,
 }

@@ -3,15 +3,15 @@
 use super::child::WORKER_SUBCOMMAND;
 use super::control::{GroupControl, LatestCounts, NumberedChangeReply};
 use super::message::{self, Assignment, Command, Message};
-use super::output::Output;
+use super::output::WorkerOutput;
 use super::requests::allowed_processors;
 use super::run::WorkerRun;
 use crate::error::OpenError;
 use crate::notice::Notices;
 use crate::options::Options;
-use crate::prepared::Prepared;
+use crate::prepared::PreparedRequest;
 use engine::aggregate::{self, merge_reports};
-use engine::run::{Outcome, Progress, ProgressWatch, StopConditions};
+use engine::run::{Progress, ProgressWatch, RunOutcome, StopConditions};
 use pipeline::Graph;
 use pipeline::plan::Plan;
 use runtime::failure::{FailureCause, PathFailure};
@@ -42,7 +42,7 @@ struct Worker {
     process: HelperProcess,
     commands: UnixStream,
     /// The last counts from the worker; `None` if it has sent none.
-    counts: Option<Outcome>,
+    counts: Option<RunOutcome>,
     /// Request that the worker ran last; `None` until the worker has sent its final counts.
     last_request: Option<String>,
     /// True if the worker's sources had received nothing when all workers were ready.
@@ -73,9 +73,9 @@ pub(crate) struct Supervisor {
 }
 
 /// The results of a run in worker processes.
-pub(crate) struct RunResult {
+pub(crate) struct SupervisedRunResult {
     pub(crate) plan: Plan,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: RunOutcome,
     pub(crate) workers: Vec<WorkerRun>,
 }
 
@@ -86,7 +86,7 @@ impl Supervisor {
         requests: &[String],
         options: &Options,
         program: &Path,
-    ) -> Result<(Self, Output), OpenError> {
+    ) -> Result<(Self, WorkerOutput), OpenError> {
         let (sender, inbox) = mpsc::channel();
         let mut supervisor = Self {
             workers: Vec::new(),
@@ -117,7 +117,7 @@ impl Supervisor {
             }
         }
         supervisor.wait_until_workers_ready(requests.len().saturating_sub(1))?;
-        let output = Output::start(outputs);
+        let output = WorkerOutput::start(outputs);
         let output = output.map_err(|error| OpenError::worker_io_error("clone", &error))?;
         Ok((supervisor, output))
     }
@@ -131,7 +131,7 @@ impl Supervisor {
         let pair = UnixStream::pair();
         let (own_end, worker_end) =
             pair.map_err(|error| OpenError::worker_io_error("socketpair", &error))?;
-        let (output, stdout) = sys::descriptor::pair()?;
+        let (output, stdout) = sys::descriptor::socket_pair()?;
         // In its own process group, the worker does not receive terminal signals such as ^C.
         let mut command = Process::new(program);
         command.arg(WORKER_SUBCOMMAND).process_group(0);
@@ -192,9 +192,9 @@ impl Supervisor {
         mut self,
         plan: Plan,
         until: StopConditions<'_>,
-        output: Output,
+        output: WorkerOutput,
         notices: &Notices,
-    ) -> Result<RunResult, OpenError> {
+    ) -> Result<SupervisedRunResult, OpenError> {
         self.send(&Command::Go);
         let begin = sys::clock::monotonic_ns();
         let first =
@@ -206,7 +206,7 @@ impl Supervisor {
         );
         let unread = output.wait();
         let plan = match self.changed_request(&first) {
-            Some(request) => Prepared::plan_for_worker(request, &self.options)?.plan,
+            Some(request) => PreparedRequest::plan_for_worker(request, &self.options)?.plan,
             None => plan,
         };
         let (mut outcome, workers) = self.outcome(&plan.graph);
@@ -214,7 +214,7 @@ impl Supervisor {
         if let Some(kind) = unread.filter(|kind| *kind != ErrorKind::BrokenPipe) {
             notices.raise_warning(&format!("cannot write standard output: {kind}"));
         }
-        Ok(RunResult { plan, outcome, workers })
+        Ok(SupervisedRunResult { plan, outcome, workers })
     }
 
     /// Sends a command to all workers.
@@ -303,7 +303,7 @@ impl Supervisor {
         }
     }
 
-    /// Returns the control of the path, or `None` until it is created.
+    /// Returns the handle that controls the path, or `None` if the path has not been created yet.
     pub(crate) fn control(&self) -> Option<Arc<GroupControl>> {
         self.control.clone()
     }
@@ -336,7 +336,7 @@ impl Supervisor {
 
     /// Returns the aggregated outcome and the outcome of each worker, according to their latest
     /// counts. In the aggregated outcome, a worker that died counts as a failure.
-    fn outcome(&self, graph: &Graph) -> (Outcome, Vec<WorkerRun>) {
+    fn outcome(&self, graph: &Graph) -> (RunOutcome, Vec<WorkerRun>) {
         let (mut all, mut runs, mut failure) = (Vec::new(), Vec::new(), Vec::new());
         for worker in &self.workers {
             let counted = worker.latest_counts();
@@ -383,7 +383,7 @@ impl Worker {
              ({})",
             self.number,
             self.process.pid(),
-            aggregate::WORKER_ENDED
+            aggregate::WORKER_ENDED_REASON
         );
         PathFailure {
             node: format!("engine {}", self.number),

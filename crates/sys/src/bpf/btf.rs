@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::{Attributes, command, open_object};
 use crate::error::{Error, Result};
 
-const MAGIC: u16 = 0xeb9f;
-const HEADER_SIZE: u32 = 24;
+const BTF_MAGIC: u16 = 0xeb9f;
+const BTF_HEADER_SIZE: u32 = 24;
 
 /// BTF kinds (`BTF_KIND_*`).
 mod kind {
@@ -101,10 +101,10 @@ impl BtfBuilder {
         let types = u32::try_from(self.types.len()).ok()?;
         let texts = u32::try_from(self.texts.len()).ok()?;
         let mut bytes =
-            Vec::with_capacity(self.types.len() + self.texts.len() + HEADER_SIZE as usize);
-        bytes.extend(MAGIC.to_ne_bytes());
+            Vec::with_capacity(self.types.len() + self.texts.len() + BTF_HEADER_SIZE as usize);
+        bytes.extend(BTF_MAGIC.to_ne_bytes());
         bytes.extend([1, 0]);
-        let words = [HEADER_SIZE, 0, types, types, texts];
+        let words = [BTF_HEADER_SIZE, 0, types, types, texts];
         bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
         bytes.extend(&self.types);
         bytes.extend(&self.texts);

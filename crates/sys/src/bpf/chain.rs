@@ -17,7 +17,7 @@ const CHAIN_MEMBERS_MAX: usize = 128;
 
 /// The programs attached to one hook of an interface or cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chain {
+pub struct ProgramChain {
     /// The kernel's change counter for this chain; 0 if the kernel does not report one.
     pub revision: u64,
     /// Programs attached to the hook, in execution order.
@@ -40,14 +40,14 @@ pub struct ChainMember {
 /// Returns the TCX chain of an interface.
 ///
 /// Fails with ENOSYS or EINVAL before Linux 6.6.
-pub fn tcx_chain(interface: u32, side: TrafficDirection) -> Result<Chain> {
+pub fn tcx_chain(interface: u32, side: TrafficDirection) -> Result<ProgramChain> {
     let target = format!("tcx {side:?} of interface {interface}").to_lowercase();
     query_chain_members(interface, tcx_attach_type(side), &target)
 }
 
 /// Returns the chain of programs of a cgroup for one direction. `group` is a descriptor of the
 /// cgroup's v2 directory.
-pub fn cgroup_chain(group: impl AsFd, side: TrafficDirection) -> Result<Chain> {
+pub fn cgroup_chain(group: impl AsFd, side: TrafficDirection) -> Result<ProgramChain> {
     let target = format!("cgroup {side:?}").to_lowercase();
     query_chain_members(
         group.as_fd().as_raw_fd().cast_unsigned(),
@@ -70,7 +70,7 @@ pub(super) const fn cgroup_attach_type(side: TrafficDirection) -> AttachType {
     }
 }
 
-fn query_chain_members(place: u32, at: AttachType, target: &str) -> Result<Chain> {
+fn query_chain_members(place: u32, at: AttachType, target: &str) -> Result<ProgramChain> {
     let mut programs = [0_u32; CHAIN_MEMBERS_MAX];
     let mut links = [0_u32; CHAIN_MEMBERS_MAX];
     // PROG_QUERY on a control group returns no link ids and rejects a request for them.
@@ -87,7 +87,7 @@ fn query_chain_members(place: u32, at: AttachType, target: &str) -> Result<Chain
     match call_bpf(command::PROG_QUERY, "PROG_QUERY", target, &mut attr) {
         Ok(_) => {}
         // No program was ever attached to this hook.
-        Err(Error { errno: libc::ENOENT, .. }) => return Ok(Chain::default()),
+        Err(Error { errno: libc::ENOENT, .. }) => return Ok(ProgramChain::default()),
         Err(error) => return Err(error),
     }
     let both = programs.iter().zip(&links).take(attr.count as usize);
@@ -95,14 +95,14 @@ fn query_chain_members(place: u32, at: AttachType, target: &str) -> Result<Chain
         let name = program_name(program).unwrap_or_default();
         ChainMember { program, name, link: (link != 0).then_some(link) }
     };
-    Ok(Chain { revision: attr.revision, members: both.map(member).collect() })
+    Ok(ProgramChain { revision: attr.revision, members: both.map(member).collect() })
 }
 
 /// Lists the id and name of every program on the machine. May omit programs that are unloaded
 /// during the listing.
 ///
 /// Needs CAP_SYS_ADMIN.
-pub fn programs() -> Result<Vec<(u32, String)>> {
+pub fn list_programs() -> Result<Vec<(u32, String)>> {
     let all = object_ids(ObjectKind::Programs)?.into_iter();
     Ok(all.filter_map(|id| Some((id, program_name(id).ok()?))).collect())
 }

@@ -21,7 +21,7 @@ impl GracePeriod {
     /// Creates the map of maps, and the inner map that it holds.
     pub fn new() -> Result<Self> {
         let inner = Map::array("inner", 4, 1, false)?;
-        let outer = Map::array_of_maps(&inner, "grace")?;
+        let outer = Map::create_array_of_maps(&inner, "grace")?;
         Ok(Self { outer, inner })
     }
 

@@ -9,7 +9,7 @@ pub fn find_kernel_function(name: &str) -> Option<u32> {
 }
 
 /// Magic number of `struct btf_header`.
-const MAGIC: u16 = 0xeb9f;
+const BTF_MAGIC: u16 = 0xeb9f;
 /// BTF kind of a function (BTF_KIND_FUNC).
 const BTF_KIND_FUNC: u32 = 12;
 /// Size of `struct btf_type` in bytes.
@@ -20,7 +20,7 @@ fn find_btf_function(all: &[u8], name: &str) -> Option<u32> {
         let bytes = all.get(at..at.checked_add(4)?)?.try_into().ok()?;
         Some(u32::from_ne_bytes(bytes) as usize)
     };
-    if all.get(..2)? != MAGIC.to_ne_bytes() {
+    if all.get(..2)? != BTF_MAGIC.to_ne_bytes() {
         return None;
     }
     let header = word(4)?;

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use super::chain;
 use super::{
-    AttachType, Attributes, Info, Program, call_bpf, command, open_object, query_object_info,
+    AttachType, Attributes, KernelInfo, Program, call_bpf, command, open_object, query_object_info,
 };
 use crate::error::{Error, Result};
 use crate::net::Namespace;
@@ -108,7 +108,7 @@ impl Link {
     /// Attaches an XDP program to an interface.
     ///
     /// Fails with EBUSY or EEXIST if another program is attached.
-    pub fn xdp(program: &Program, interface: u32, mode: XdpMode) -> Result<Self> {
+    pub fn attach_xdp(program: &Program, interface: u32, mode: XdpMode) -> Result<Self> {
         let target = format!("{mode:?} XDP on interface {interface}").to_lowercase();
         Self::create(program, AttachType::Xdp, interface, mode as u32, (0, 0), target)
     }
@@ -116,8 +116,8 @@ impl Link {
     /// Attaches an XDP program in native mode or, if that fails, in generic mode. The result
     /// contains the mode in effect and, for generic mode, the driver's refusal. If generic mode
     /// would fail with the same error, returns the error without trying it.
-    pub fn xdp_in_any_mode(program: &Program, interface: u32) -> Result<XdpAttachment> {
-        let refused = match Self::xdp(program, interface, XdpMode::Native) {
+    pub fn attach_xdp_in_any_mode(program: &Program, interface: u32) -> Result<XdpAttachment> {
+        let refused = match Self::attach_xdp(program, interface, XdpMode::Native) {
             Ok(link) => return Ok(XdpAttachment { link, mode: XdpMode::Native, refused: None }),
             Err(error) => error,
         };
@@ -125,7 +125,7 @@ impl Link {
         if matches!(refused.errno, libc::EBUSY | libc::EEXIST | libc::EPERM | libc::ENODEV) {
             return Err(refused);
         }
-        let link = Self::xdp(program, interface, XdpMode::Generic)?;
+        let link = Self::attach_xdp(program, interface, XdpMode::Generic)?;
         Ok(XdpAttachment { link, mode: XdpMode::Generic, refused: Some(refused) })
     }
 
@@ -133,7 +133,7 @@ impl Link {
     ///
     /// If `revision` is given and is not the current revision of the chain, fails with ESTALE (see
     /// [`tcx_chain`](super::tcx_chain)).
-    pub fn tcx(
+    pub fn attach_tcx(
         program: &Program,
         interface: u32,
         side: TrafficDirection,
@@ -149,14 +149,18 @@ impl Link {
     /// Attaches a program to a cgroup, after the programs that are already attached, for packets in
     /// the direction `side`. The program sees the traffic of the group and of its descendants.
     /// `group` is a descriptor of the group's cgroup v2 directory.
-    pub fn cgroup(program: &Program, group: impl AsFd, side: TrafficDirection) -> Result<Self> {
+    pub fn attach_cgroup(
+        program: &Program,
+        group: impl AsFd,
+        side: TrafficDirection,
+    ) -> Result<Self> {
         let fd = group.as_fd().as_raw_fd().cast_unsigned();
         let target = format!("cgroup {side:?}").to_lowercase();
         Self::create(program, chain::cgroup_attach_type(side), fd, 0, (0, 0), target)
     }
 
     /// Attaches a socket lookup program to a network namespace.
-    pub fn namespace(program: &Program, namespace: &Namespace) -> Result<Self> {
+    pub fn attach_namespace(program: &Program, namespace: &Namespace) -> Result<Self> {
         let fd = namespace.as_fd().as_raw_fd().cast_unsigned();
         let target = "the choice of sockets in a namespace".to_owned();
         Self::create(program, AttachType::SocketLookup, fd, 0, (0, 0), target)
@@ -174,7 +178,7 @@ impl Link {
     ///
     /// Fails with EPERM, and changes nothing, if `expected` is given and is not the attached
     /// program.
-    pub fn update(&self, program: &Program, expected: Option<&Program>) -> Result<()> {
+    pub fn replace_program(&self, program: &Program, expected: Option<&Program>) -> Result<()> {
         /// BPF_F_REPLACE: fail unless the expected program is attached.
         const BPF_F_REPLACE: u32 = 1 << 2;
         let number = |program: &Program| program.as_fd().as_raw_fd().cast_unsigned();
@@ -299,7 +303,7 @@ struct KernelLinkInfo {
 
 // SAFETY: a prefix of `struct bpf_link_info`, integers only, no padding. All of it is zero at the
 // call, so the kernel writes through no address in it.
-unsafe impl Info for KernelLinkInfo {}
+unsafe impl KernelInfo for KernelLinkInfo {}
 
 impl KernelLinkInfo {
     fn target(&self) -> LinkTarget {

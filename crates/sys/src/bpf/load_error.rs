@@ -30,11 +30,11 @@ impl LoadError {
         let refused = matches!(self.error.errno, libc::EPERM | libc::EACCES);
         let verified = !self.log.is_empty();
         let all = self.missing.iter().copied().filter(move |_| refused);
-        all.filter(move |name| verified || *name != PERFMON)
+        all.filter(move |name| verified || *name != CAP_PERFMON)
     }
 }
 
-const PERFMON: &str = "CAP_PERFMON";
+const CAP_PERFMON: &str = "CAP_PERFMON";
 
 /// Lists the capabilities that loading network programs needs and the calling thread lacks. A
 /// thread with CAP_SYS_ADMIN needs none of them.
@@ -48,7 +48,7 @@ pub fn missing_capabilities() -> Vec<&'static str> {
     let wanted = [
         ("CAP_BPF", admin || have.contains(Capabilities::BPF)),
         ("CAP_NET_ADMIN", admin || have.contains(Capabilities::NET_ADMIN)),
-        (PERFMON, admin || have.contains(Capabilities::PERFMON)),
+        (CAP_PERFMON, admin || have.contains(Capabilities::PERFMON)),
     ];
     wanted.iter().filter(|(_, there)| !there).map(|(name, _)| *name).collect()
 }
@@ -95,14 +95,14 @@ mod tests {
         let text = refused.to_string();
         assert!(text.starts_with("bpf on PROG_LOAD of \"dport\": "), "{text}");
         assert!(text.ends_with("the verifier says: R2 !read_ok"), "{text}");
-        let text = LoadError { missing: vec![PERFMON], ..refused }.to_string();
+        let text = LoadError { missing: vec![CAP_PERFMON], ..refused }.to_string();
         assert!(text.ends_with("R2 !read_ok (without CAP_PERFMON)"), "{text}");
     }
 
     #[test]
     fn missing_capability_is_named_only_if_it_can_be_the_cause() {
         let error = Error::new("bpf", "PROG_LOAD of \"dport\"", libc::EPERM);
-        let missing = vec!["CAP_BPF", PERFMON];
+        let missing = vec!["CAP_BPF", CAP_PERFMON];
         let text = LoadError { error, log: String::new(), missing }.to_string();
         assert!(text.ends_with("(without CAP_BPF)"), "{text}");
         let error = Error::new("bpf", "PROG_LOAD of \"dport\"", libc::E2BIG);

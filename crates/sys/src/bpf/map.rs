@@ -10,7 +10,7 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use super::{
-    Attributes, Info, call_bpf, command, decode_object_name, encode_object_name, open_object,
+    Attributes, KernelInfo, call_bpf, command, decode_object_name, encode_object_name, open_object,
     query_object_info,
 };
 use crate::error::{Error, ErrorContext as _, Result};
@@ -105,7 +105,7 @@ impl Map {
 
     /// Creates an array of maps with a single element. The element is empty and accepts a map of
     /// the same type and sizes as `inner`.
-    pub(super) fn array_of_maps(inner: &Self, name: &str) -> Result<Self> {
+    pub(super) fn create_array_of_maps(inner: &Self, name: &str) -> Result<Self> {
         let wanted = MapSpecification::with_u32_elements(name, MapKind::Maps, 1);
         Self::create_with_inner(&wanted, inner.fd.as_raw_fd().cast_unsigned())
     }
@@ -134,12 +134,12 @@ impl Map {
     }
 
     /// Creates an array of programs of one type, for tail calls.
-    pub fn programs(name: &str, entries: u32) -> Result<Self> {
+    pub fn create_program_array(name: &str, entries: u32) -> Result<Self> {
         Self::create(&MapSpecification::with_u32_elements(name, MapKind::Programs, entries))
     }
 
     /// Creates an array of `entries` AF_XDP sockets, to which XDP programs redirect frames.
-    pub fn xdp_sockets(name: &str, entries: u32) -> Result<Self> {
+    pub fn create_xdp_socket_array(name: &str, entries: u32) -> Result<Self> {
         Self::create(&MapSpecification::with_u32_elements(name, MapKind::XdpSockets, entries))
     }
 
@@ -156,7 +156,7 @@ impl Map {
     }
 
     /// Opens the map with this id, whichever process created it. Needs CAP_SYS_ADMIN.
-    pub fn open(id: u32) -> Result<Self> {
+    pub fn open_by_id(id: u32) -> Result<Self> {
         let target = format!("map {id}");
         let mut attr = [id, 0, 0];
         let fd = open_object(command::MAP_GET_FD_BY_ID, "MAP_GET_FD_BY_ID", &target, &mut attr)?;
@@ -269,4 +269,4 @@ struct KernelMapInfo {
 }
 
 // SAFETY: the first seven fields of `struct bpf_map_info`, integers only, no padding.
-unsafe impl Info for KernelMapInfo {}
+unsafe impl KernelInfo for KernelMapInfo {}

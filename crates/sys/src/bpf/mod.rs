@@ -21,7 +21,7 @@ mod test_run;
 
 pub use btf::{Btf, BtfBuilder};
 pub use cgroup::{cgroup_mount, root_cgroup};
-pub use chain::{Chain, ChainMember, cgroup_chain, programs, tcx_chain};
+pub use chain::{ChainMember, ProgramChain, cgroup_chain, list_programs, tcx_chain};
 pub use grace_period::GracePeriod;
 pub use ids::{ObjectKind, object_ids};
 pub use kernel_types::find_kernel_function;
@@ -36,7 +36,7 @@ pub use program::{
 };
 pub use program_info::{ProgramInfo, RunStatisticsGuard, program_info};
 pub use ring::{CpuRing, FramePointer, ProgramRings, RingsLayout};
-pub use ring_buffer::{Listener, RingBuffer};
+pub use ring_buffer::{RingBuffer, RingBufferListener};
 pub use test_run::TestRun;
 
 use std::os::fd::{FromRawFd as _, OwnedFd};
@@ -143,9 +143,9 @@ unsafe impl Attributes for InfoAttributes {}
 ///
 /// The type must be `repr(C)` without padding, it must match the beginning of the kernel's
 /// structure, and every bit pattern must be a valid value of it.
-unsafe trait Info: Default {}
+unsafe trait KernelInfo: Default {}
 
-fn query_object_info<T: Info>(fd: i32, target: &str) -> Result<T> {
+fn query_object_info<T: KernelInfo>(fd: i32, target: &str) -> Result<T> {
     let mut info = T::default();
     let mut attr = InfoAttributes {
         fd: fd.cast_unsigned(),

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// megabytes long.
 const LOG_BUFFER_SIZES: [u32; 2] = [1 << 20, 16 << 20];
 /// Maximum number of retries after a signal interrupted a load (EAGAIN).
-const RETRIES_MAX: u32 = 5;
+const LOAD_RETRIES_MAX: u32 = 5;
 /// BPF_F_XDP_HAS_FRAGS: the program accepts multi-buffer frames.
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 /// BPF_F_XDP_DEV_BOUND_ONLY: the program is bound to one device.
@@ -222,7 +222,7 @@ impl<'a> LoadParameters<'a> {
         let mut tries = 0;
         loop {
             match self.load_once(log) {
-                Err(error) if error.errno == libc::EAGAIN && tries < RETRIES_MAX => tries += 1,
+                Err(error) if error.errno == libc::EAGAIN && tries < LOAD_RETRIES_MAX => tries += 1,
                 result => return result,
             }
         }
@@ -301,7 +301,7 @@ impl Program {
     }
 
     /// Opens the program with this id, whichever process loaded it. Needs CAP_SYS_ADMIN.
-    pub fn open(id: u32) -> Result<Self> {
+    pub fn open_by_id(id: u32) -> Result<Self> {
         let target = format!("program {id}");
         let mut attr = [id, 0, 0];
         let fd = open_object(command::PROG_GET_FD_BY_ID, "PROG_GET_FD_BY_ID", &target, &mut attr)?;

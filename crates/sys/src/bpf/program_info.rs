@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use super::{Info, Program, command, decode_object_name, open_object, query_object_info};
+use super::{KernelInfo, Program, command, decode_object_name, open_object, query_object_info};
 use crate::error::Result;
 
 /// Information about a loaded program, as reported by the kernel (`struct bpf_prog_info`).
@@ -147,7 +147,7 @@ pub(super) struct KernelProgramInfo {
 // SAFETY: a prefix of `struct bpf_prog_info`, integers and arrays of them, eight-byte fields at
 // multiples of eight, no padding. All addresses and counts in it are zero, so the kernel writes
 // nowhere else.
-unsafe impl Info for KernelProgramInfo {}
+unsafe impl KernelInfo for KernelProgramInfo {}
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,7 @@
 //! end of the ring continues into a tail after the end, so records are always contiguous. A *sink*
 //! is one of the rings' outputs, with its own pointers; an *exit edge* is an edge of a request over
 //! which frames leave the program. This module has no reader state: readers copy, then check
-//! [`CpuRing::reserved`] to detect that the writer has lapped them.
+//! [`CpuRing::reserved_position`] to detect that the writer has lapped them.
 //!
 //! If one program serves several requests, the records are in rings without sinks, and each request
 //! has its own rings of pointers into these records ([`ProgramRings::with_records`]).
@@ -51,18 +51,18 @@ pub mod region_offset {
     /// (u64 each). Programs that keep all data in one map use this area as scratch memory.
     pub const EDGE_POINTER_COUNTS: u32 = SCRATCH + 64;
     /// Size of a pointer in bytes. Its fields, with their sizes: position (8), view length (4),
-    /// class (4), view offset (4, with [`AFTER_TAG`]), exit edge (4), and, if edges share the sink,
-    /// the number of earlier pointers for this edge (8).
+    /// class (4), view offset (4, with [`AFTER_TAG_FLAG`]), exit edge (4), and, if edges share the
+    /// sink, the number of earlier pointers for this edge (8).
     pub const POINTER_SIZE: u32 = 32;
     /// Flag in the view offset of a pointer: the view begins after the VLAN tag, which the kernel
     /// may store outside the frame.
-    pub const AFTER_TAG: u32 = 1 << 31;
+    pub const AFTER_TAG_FLAG: u32 = 1 << 31;
     /// Size of a record's header in bytes. Its fields, with their sizes: position, or -1 while
     /// being written (8), wire length (4), captured length (4), time (8), VLAN TCI (2), VLAN
     /// protocol (2), segment size (2), and flags (2: tag present, sent by this host).
-    pub const HEADER_SIZE: u32 = 32;
+    pub const RECORD_HEADER_SIZE: u32 = 32;
     /// Alignment of records in a ring, in bytes.
-    pub const ALIGNMENT: u32 = 16;
+    pub const RECORD_ALIGNMENT: u32 = 16;
 }
 
 /// Maximum number of sinks of a ring. Exit edges can share a sink if each frame takes at most one
@@ -103,8 +103,9 @@ impl RingsLayout {
     /// which a record at the end of the ring continues.
     #[must_use]
     #[inline]
-    pub const fn stride(&self) -> u32 {
-        let tail = if self.bytes == 0 { 0 } else { region_offset::HEADER_SIZE + self.record_max };
+    pub const fn region_size(&self) -> u32 {
+        let tail =
+            if self.bytes == 0 { 0 } else { region_offset::RECORD_HEADER_SIZE + self.record_max };
         (self.records_offset() + self.bytes + tail).next_multiple_of(4096)
     }
 
@@ -130,12 +131,12 @@ impl RingsLayout {
         let fits = sinks <= SINKS_MAX && (sinks > 0 || bytes > 0) && record_max > 0 && long;
         // These limits prevent overflow in the sums of the other functions.
         let small = pointers <= 1 << 20 && bytes <= 1 << 28;
-        let size = (whole && fits && small).then(|| self.stride())?.checked_mul(cpus)?;
+        let size = (whole && fits && small).then(|| self.region_size())?.checked_mul(cpus)?;
         // The largest size that has been tested.
         (size <= 1 << 30).then_some(size)
     }
 
-    fn check(&self) -> Result<u32> {
+    fn checked_size(&self) -> Result<u32> {
         self.size().ok_or_else(|| Error::new("bpf", format!("rings of {self:?}"), libc::EINVAL))
     }
 }
@@ -154,7 +155,7 @@ pub struct ProgramRings {
 impl ProgramRings {
     /// Creates a map with zeroed rings of this shape, and freezes it against writing processes.
     pub fn create(name: &str, shape: RingsLayout) -> Result<Self> {
-        let map = Map::array(name, shape.check()?, 1, true)?;
+        let map = Map::array(name, shape.checked_size()?, 1, true)?;
         map.freeze()?;
         let memory = map.map_read()?;
         Ok(Self { memory, map, shape, records: None })
@@ -167,7 +168,7 @@ impl ProgramRings {
         let map = Map::from_received(fd)?;
         let info = map.info()?;
         let same = map.kind() == MapKind::Array && info.entries == 1;
-        if !same || info.value_size != shape.check()? || !map.is_frozen()? {
+        if !same || info.value_size != shape.checked_size()? || !map.is_frozen()? {
             let what = format!("map {:?}: no frozen rings of {shape:?}", info.name);
             return Err(Error::new("bpf", what, libc::EINVAL));
         }
@@ -192,7 +193,7 @@ impl ProgramRings {
     /// has joined them, otherwise `self`.
     #[must_use]
     #[inline]
-    pub fn records(&self) -> &Self {
+    pub fn record_rings(&self) -> &Self {
         self.records.as_deref().unwrap_or(self)
     }
 
@@ -201,7 +202,7 @@ impl ProgramRings {
     #[must_use]
     #[inline]
     pub fn layout(&self) -> RingsLayout {
-        RingsLayout { bytes: self.records().shape.bytes, ..self.shape }
+        RingsLayout { bytes: self.record_rings().shape.bytes, ..self.shape }
     }
 
     /// Returns the layout of this map alone, without separate records.
@@ -227,17 +228,17 @@ impl ProgramRings {
     /// ([`RingBuffer::set_awake`](super::RingBuffer::set_awake)).
     #[must_use]
     pub fn has_active_writer(&self) -> bool {
-        let mut regions = (0..self.shape.cpus).filter_map(|cpu| self.region(cpu));
+        let mut regions = (0..self.shape.cpus).filter_map(|cpu| self.cpu_ring(cpu));
         regions.any(|region| region.control_word(region_offset::WRITING) != 0)
     }
 
     /// Returns the region of a CPU; `None` if the CPU number is out of range.
     #[must_use]
     #[inline]
-    pub fn region(&self, cpu: u32) -> Option<CpuRing<'_>> {
-        let base = cpu.checked_mul(self.shape.stride()).filter(|_| cpu < self.shape.cpus)?;
-        let records = self.records();
-        let from = cpu.checked_mul(records.shape.stride())?;
+    pub fn cpu_ring(&self, cpu: u32) -> Option<CpuRing<'_>> {
+        let base = cpu.checked_mul(self.shape.region_size()).filter(|_| cpu < self.shape.cpus)?;
+        let records = self.record_rings();
+        let from = cpu.checked_mul(records.shape.region_size())?;
         Some(CpuRing { rings: self, base: base as usize, records, from: from as usize })
     }
 }
@@ -287,7 +288,7 @@ impl<'a> CpuRing<'a> {
     /// position by at most [`RingsLayout::bytes`]. An Acquire fence orders the copy and this read.
     #[must_use]
     #[inline]
-    pub fn reserved(&self) -> u64 {
+    pub fn reserved_position(&self) -> u64 {
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         self.records_control_word(region_offset::RESERVED)
     }
@@ -302,7 +303,7 @@ impl<'a> CpuRing<'a> {
     /// this call, the records to which these pointers point are visible.
     #[must_use]
     #[inline]
-    pub fn head(&self, sink: u32) -> u64 {
+    pub fn sink_pointer_count(&self, sink: u32) -> u64 {
         if sink < self.rings.shape.sinks {
             self.control_word(region_offset::HEADS + 8 * sink)
         } else {
@@ -311,8 +312,8 @@ impl<'a> CpuRing<'a> {
     }
 
     /// Returns the number of pointers ever written for an exit edge that shares a sink; 0 if the
-    /// edge has no count in the region. Call this before [`CpuRing::head`], because the writer
-    /// updates the count of the edge first.
+    /// edge has no count in the region. Call this before [`CpuRing::sink_pointer_count`], because
+    /// the writer updates the count of the edge first.
     #[must_use]
     #[inline]
     pub fn edge_pointer_count(&self, edge: u32) -> u64 {
@@ -329,7 +330,7 @@ impl<'a> CpuRing<'a> {
     /// further, the slot holds this later pointer.
     #[must_use]
     #[inline]
-    pub fn pointer(&self, sink: u32, number: u64) -> Option<FramePointer> {
+    pub fn frame_pointer(&self, sink: u32, number: u64) -> Option<FramePointer> {
         let shape = self.rings.shape;
         let slot = number as u32 & (shape.pointers - 1);
         let at = shape.sink_pointers_offset(sink) + slot * region_offset::POINTER_SIZE;
@@ -338,27 +339,27 @@ impl<'a> CpuRing<'a> {
             let (length, class) = halves(self.control_word(at + 8));
             let (offset, edge) = halves(self.control_word(at + 16));
             let (position, number) = (self.control_word(at), self.control_word(at + 24));
-            let after_tag = offset & region_offset::AFTER_TAG != 0;
-            let offset = offset & !region_offset::AFTER_TAG;
+            let after_tag = offset & region_offset::AFTER_TAG_FLAG != 0;
+            let offset = offset & !region_offset::AFTER_TAG_FLAG;
             FramePointer { position, length, class, offset, after_tag, edge, number }
         })
     }
 
     /// Fills `to` with bytes of the record at `position`, starting at offset `from` in the record.
     /// Returns false if the range ends beyond the maximum size of a record. After the call, check
-    /// [`Self::reserved`] to detect whether the bytes were intact.
+    /// [`Self::reserved_position`] to detect whether the bytes were intact.
     #[must_use]
     #[inline]
-    pub fn copy(&self, position: u64, from: u32, to: &mut [u8]) -> bool {
+    pub fn copy_record_bytes(&self, position: u64, from: u32, to: &mut [u8]) -> bool {
         let at = self.offset_in_mapping(position, from, to.len());
         at.is_some_and(|at| self.records.memory.copy(at, to))
     }
 
     /// Appends `length` bytes of the record at `position`, starting at offset `from` in the record,
     /// to a gathering write. Returns false if the range ends beyond the maximum size of a record.
-    /// After the write, check [`Self::reserved`] to detect whether the bytes were intact.
+    /// After the write, check [`Self::reserved_position`] to detect whether the bytes were intact.
     #[must_use]
-    pub fn gather(
+    pub fn gather_record_bytes(
         &self,
         position: u64,
         (from, length): (u32, usize),
@@ -373,7 +374,7 @@ impl<'a> CpuRing<'a> {
     #[inline]
     fn offset_in_mapping(&self, position: u64, from: u32, length: usize) -> Option<usize> {
         let shape = self.records.shape;
-        let most = (region_offset::HEADER_SIZE + shape.record_max) as usize;
+        let most = (region_offset::RECORD_HEADER_SIZE + shape.record_max) as usize;
         (from as usize).checked_add(length).filter(|end| *end <= most)?;
         let start = shape.records_offset() + (position as u32 & (shape.bytes - 1));
         Some(self.from + start as usize + from as usize)
@@ -382,7 +383,7 @@ impl<'a> CpuRing<'a> {
     /// Returns the word at byte offset `at` of the region, if `at` is in the area that is private
     /// to the writer; otherwise `None`.
     #[must_use]
-    pub fn scratch(&self, at: u32) -> Option<u64> {
+    pub fn scratch_word(&self, at: u32) -> Option<u64> {
         let inside = (region_offset::SCRATCH..region_offset::POINTERS).contains(&at);
         self.rings.memory.word(self.base + at as usize).filter(|_| inside)
     }
@@ -407,11 +408,14 @@ mod tests {
         let shape =
             RingsLayout { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
         assert_eq!(shape.records_offset(), 4096 + 64 * 32);
-        assert_eq!(shape.stride(), (4096 + 2048 + 65536 + 32 + 2048_u32).next_multiple_of(4096));
-        assert_eq!(shape.size(), Some(2 * shape.stride()));
-        assert_eq!(shape.pointers_only().stride(), 8192);
         assert_eq!(
-            shape.records_only().stride(),
+            shape.region_size(),
+            (4096 + 2048 + 65536 + 32 + 2048_u32).next_multiple_of(4096)
+        );
+        assert_eq!(shape.size(), Some(2 * shape.region_size()));
+        assert_eq!(shape.pointers_only().region_size(), 8192);
+        assert_eq!(
+            shape.records_only().region_size(),
             (4096 + 65536 + 32 + 2048_u32).next_multiple_of(4096)
         );
         let wrong = [

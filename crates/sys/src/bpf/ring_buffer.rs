@@ -3,8 +3,8 @@
 //!
 //! A program submits a record and may wake waiters; the owner consumes records. A process with a
 //! read-only descriptor ([`Map::open_read_only`]) cannot consume records; its edge-triggered
-//! [`Listener`] waits for new ones. The owner must drain the ring, because a full ring sends no
-//! notification. Lengths and positions in the ring are treated as allegations.
+//! [`RingBufferListener`] waits for new ones. The owner must drain the ring, because a full ring
+//! sends no notification. Lengths and positions in the ring are treated as allegations.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::poll::timespec;
 
 /// Size in bytes of a record's header, which holds the length with two flag bits, and a word
 /// private to the kernel.
-const HEADER_SIZE: usize = 8;
+const RECORD_HEADER_SIZE: usize = 8;
 /// BPF_RINGBUF_BUSY_BIT: the record is being written.
 const BPF_RINGBUF_BUSY_BIT: u32 = 1 << 31;
 /// BPF_RINGBUF_DISCARD_BIT: the record was discarded.
@@ -108,12 +108,12 @@ impl RingBuffer {
             }
             record.resize(length, 0);
             if word & BPF_RINGBUF_DISCARD_BIT == 0
-                && self.producer.copy(at + HEADER_SIZE, &mut record)
+                && self.producer.copy(at + RECORD_HEADER_SIZE, &mut record)
             {
                 each(&record);
                 count += 1;
             }
-            taken += (HEADER_SIZE + length).next_multiple_of(8) as u64;
+            taken += (RECORD_HEADER_SIZE + length).next_multiple_of(8) as u64;
             // Release: the copy is complete before the producer may reuse the space.
             self.consumer.set_word(0, taken);
         }
@@ -130,11 +130,11 @@ impl AsFd for RingBuffer {
 
 /// An edge-triggered waiter for new records in ring buffers. Does not consume the records.
 #[derive(Debug)]
-pub struct Listener {
+pub struct RingBufferListener {
     epoll: OwnedFd,
 }
 
-impl Listener {
+impl RingBufferListener {
     /// Creates a listener for the ring buffers with these descriptors.
     pub fn new(doorbells: &[BorrowedFd<'_>]) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create1", "")?;
@@ -158,7 +158,7 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for RingBufferListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

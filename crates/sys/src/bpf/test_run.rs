@@ -6,7 +6,7 @@ use super::{Attributes, Program, call_bpf, command};
 use crate::error::Result;
 
 /// Byte offset of the field `cb` (control buffer) in `__sk_buff`.
-const CB_OFFSET: usize = 48;
+const SKB_CB_OFFSET: usize = 48;
 
 /// The result of running a program on a packet in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Program {
         // All of `__sk_buff`, with room for its growth.
         let mut context = [0; 256];
         let (run, _) = self.run_test(packet, (&mut [], &mut context), 1)?;
-        let word = context.get(CB_OFFSET..).and_then(<[u8]>::first_chunk);
+        let word = context.get(SKB_CB_OFFSET..).and_then(<[u8]>::first_chunk);
         Ok((run, word.map_or(0, |word| u32::from_ne_bytes(*word))))
     }
 

@@ -1,12 +1,12 @@
 //! IP addresses of interfaces, queried with RTM_GETADDR.
 
 use super::RouteSocket;
-use super::links::{array_at, attributes, encode_message};
+use super::links::{array_at, encode_message, parse_attributes};
 use crate::error::Result;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Size of `struct ifaddrmsg` in bytes.
-const MESSAGE_SIZE: usize = 8;
+const ADDRESS_MESSAGE_SIZE: usize = 8;
 
 /// Constants of `linux/rtnetlink.h` and `linux/if_addr.h`.
 mod rtnetlink {
@@ -24,7 +24,7 @@ impl RouteSocket {
     /// Excludes link-local and loopback addresses.
     pub fn addresses(&self) -> Result<Vec<(u32, IpAddr)>> {
         let mut found = Vec::new();
-        self.dump("the list of addresses", encode_request, |kind, body| {
+        self.request_dump("the list of addresses", encode_request, |kind, body| {
             if kind == rtnetlink::NEW_ADDRESS {
                 found.extend(parse_address(body));
             }
@@ -34,7 +34,12 @@ impl RouteSocket {
 }
 
 fn encode_request(sequence: u32) -> Vec<u8> {
-    encode_message(rtnetlink::GET_ADDRESS, rtnetlink::REQUEST_DUMP, sequence, &[0; MESSAGE_SIZE])
+    encode_message(
+        rtnetlink::GET_ADDRESS,
+        rtnetlink::REQUEST_DUMP,
+        sequence,
+        &[0; ADDRESS_MESSAGE_SIZE],
+    )
 }
 
 /// Parses `struct ifaddrmsg` and its attributes. Returns the interface index and the address, or
@@ -46,7 +51,7 @@ fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
         return None;
     }
     let of = |wanted| {
-        let mut all = attributes(body.get(MESSAGE_SIZE..)?);
+        let mut all = parse_attributes(body.get(ADDRESS_MESSAGE_SIZE..)?);
         all.find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
     };
     // On a point-to-point link, ADDRESS is the address of the peer.

@@ -8,11 +8,11 @@
 use crate::error::{Error, ErrorContext as _, Result};
 use std::fs;
 
-const FILE: &str = "/proc/net/softnet_stat";
+const SOFTNET_STAT_FILE: &str = "/proc/net/softnet_stat";
 
 /// A snapshot of the backlog queues' counters, one set per CPU.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Backlog(Vec<ProcessorCounters>);
+pub struct BacklogCounters(Vec<ProcessorCounters>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct ProcessorCounters {
@@ -20,11 +20,11 @@ struct ProcessorCounters {
     processor: Option<u32>,
 }
 
-impl Backlog {
+impl BacklogCounters {
     /// Reads the current counters of all CPUs.
     pub fn read() -> Result<Self> {
-        let text = fs::read_to_string(FILE).context("read", FILE)?;
-        Self::parse(&text).ok_or_else(|| Error::new("read", FILE, libc::EBADMSG))
+        let text = fs::read_to_string(SOFTNET_STAT_FILE).context("read", SOFTNET_STAT_FILE)?;
+        Self::parse(&text).ok_or_else(|| Error::new("read", SOFTNET_STAT_FILE, libc::EBADMSG))
     }
 
     /// Returns the number of frames that the full backlog has dropped between the snapshot
@@ -65,19 +65,19 @@ mod tests {
         let line = |dropped: &str, processor: &str| {
             format!("000f43af {dropped} 00000010{} {processor} 0 0\n", " 00000000".repeat(9))
         };
-        let earlier = Backlog::parse(&line("fffffffe", "00000000")).unwrap();
+        let earlier = BacklogCounters::parse(&line("fffffffe", "00000000")).unwrap();
         let both = line("00000003", "00000000") + &line("00000007", "00000001");
-        let later = Backlog::parse(&both).unwrap();
+        let later = BacklogCounters::parse(&both).unwrap();
         assert_eq!(later.frames_dropped_since(&earlier), 5 + 7);
-        let old = Backlog::parse("1 00000009 2\n").unwrap();
-        assert_eq!(Backlog::parse("1 0000000b 2\n").unwrap().frames_dropped_since(&old), 2);
-        assert_eq!(Backlog::parse("").map(|_| ()), None);
-        assert_eq!(Backlog::parse("not hexadecimal").map(|_| ()), None);
+        let old = BacklogCounters::parse("1 00000009 2\n").unwrap();
+        assert_eq!(BacklogCounters::parse("1 0000000b 2\n").unwrap().frames_dropped_since(&old), 2);
+        assert_eq!(BacklogCounters::parse("").map(|_| ()), None);
+        assert_eq!(BacklogCounters::parse("not hexadecimal").map(|_| ()), None);
     }
 
     #[test]
     fn backlog_counters_of_this_machine_are_read() {
-        let now = Backlog::read().unwrap();
+        let now = BacklogCounters::read().unwrap();
         assert_eq!(now.frames_dropped_since(&now), 0);
     }
 }

@@ -19,7 +19,7 @@ struct RxnfcCommand([u8; RXNFC_COMMAND_SIZE]);
 
 /// `struct ifreq` whose value is a pointer (`ifr_data`).
 #[repr(C)]
-struct Request {
+struct InterfaceRequest {
     name: [u8; libc::IFNAMSIZ],
     data: *mut RxnfcCommand,
     rest: [u8; 16],
@@ -39,10 +39,11 @@ pub fn classification_rule_count(interface: &str) -> Result<u32> {
     let socket = socket.context("socket", "ethtool")?;
     let mut command = RxnfcCommand([0; RXNFC_COMMAND_SIZE]);
     command.0[..4].copy_from_slice(&ETHTOOL_GRXCLSRLCNT.to_ne_bytes());
-    let mut request = Request { name: [0; libc::IFNAMSIZ], data: &raw mut command, rest: [0; 16] };
+    let mut request =
+        InterfaceRequest { name: [0; libc::IFNAMSIZ], data: &raw mut command, rest: [0; 16] };
     let name = interface.bytes().take(libc::IFNAMSIZ - 1);
     request.name.iter_mut().zip(name).for_each(|(to, from)| *to = from);
-    let request: *mut Request = &raw mut request;
+    let request: *mut InterfaceRequest = &raw mut request;
     // SAFETY: SIOCETHTOOL (netdevice(7)) reads a `struct ifreq` of at most 40 bytes, which is live,
     // and reads and writes a `struct ethtool_rxnfc` of 192 bytes at its address, which is live and
     // of that size.
@@ -65,6 +66,6 @@ mod tests {
         assert_eq!(refused.errno, libc::EOPNOTSUPP, "{refused}");
         let refused = classification_rule_count("no-such-device").expect_err("it is not there");
         assert_eq!(refused.errno, libc::ENODEV, "{refused}");
-        assert_eq!((size_of::<RxnfcCommand>(), size_of::<Request>()), (192, 40));
+        assert_eq!((size_of::<RxnfcCommand>(), size_of::<InterfaceRequest>()), (192, 40));
     }
 }

@@ -5,7 +5,7 @@
 //! feature gets no error, and the frames are lost.
 
 use super::links::{
-    NETLINK_CALL, array_at, attributes, encode_attribute, encode_message, exchange_request,
+    NETLINK_CALL, array_at, encode_attribute, encode_message, exchange_request, parse_attributes,
     split_message,
 };
 use crate::error::{Error, ErrorContext as _, Result};
@@ -13,9 +13,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::OwnedFd;
 
 /// NLMSG_ERROR: netlink message type of a reply with an error code.
-const ERROR: u16 = 2;
+const NLMSG_ERROR: u16 = 2;
 /// NLM_F_REQUEST: netlink flag that marks a message as a request.
-const REQUEST: u16 = 1;
+const NLM_F_REQUEST: u16 = 1;
 /// GENL_ID_CTRL: message type of the generic netlink controller.
 const GENL_ID_CTRL: u16 = 16;
 /// CTRL_CMD_GETFAMILY: command that looks up a family.
@@ -76,7 +76,7 @@ fn no_features_error(target: &str) -> Error {
 }
 
 fn find_attribute(attributes_of: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(attributes_of).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+    parse_attributes(attributes_of).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
 /// Sends one generic netlink request to `family` and returns the attributes of the reply.
@@ -89,12 +89,12 @@ fn query_attributes(
 ) -> Result<Vec<u8>> {
     let body = [&[command, 1, 0, 0], &encode_attribute(kind, value)[..]].concat();
     let mut answer = Vec::new();
-    exchange_request(socket, &encode_message(family, REQUEST, 0, &body), target, |bytes| {
+    exchange_request(socket, &encode_message(family, NLM_F_REQUEST, 0, &body), target, |bytes| {
         answer = bytes.to_vec();
         true
     })?;
     let (kind, _, _, body, _) = split_message(&answer).ok_or_else(|| no_features_error(target))?;
-    if kind == ERROR {
+    if kind == NLMSG_ERROR {
         let code = array_at(body, 0).map_or(0, i32::from_ne_bytes);
         return Err(Error::new(NETLINK_CALL, target.to_owned(), code.wrapping_neg()));
     }

@@ -21,14 +21,14 @@ mod nftables {
 }
 
 /// Size of `struct nfgenmsg` in bytes.
-const MESSAGE_SIZE: usize = 4;
+const NETFILTER_MESSAGE_SIZE: usize = 4;
 /// File that lists the iptables tables; missing if the iptables module is not loaded.
-const LEGACY_TABLES: &str = "/proc/self/net/ip_tables_names";
+const LEGACY_TABLES_FILE: &str = "/proc/self/net/ip_tables_names";
 
 /// Returns true if the calling thread's network namespace has an nftables chain with a hook or any
 /// iptables table. Does not read the rules. Needs CAP_NET_ADMIN.
 pub fn has_packet_rules() -> Result<bool> {
-    if fs::read_to_string(LEGACY_TABLES).is_ok_and(|tables| !tables.trim().is_empty()) {
+    if fs::read_to_string(LEGACY_TABLES_FILE).is_ok_and(|tables| !tables.trim().is_empty()) {
         return Ok(true);
     }
     let socket = match RouteSocket::open_netfilter() {
@@ -39,9 +39,14 @@ pub fn has_packet_rules() -> Result<bool> {
     };
     let mut found = false;
     let request = |sequence| {
-        encode_message(nftables::GET_CHAIN, nftables::REQUEST_DUMP, sequence, &[0; MESSAGE_SIZE])
+        encode_message(
+            nftables::GET_CHAIN,
+            nftables::REQUEST_DUMP,
+            sequence,
+            &[0; NETFILTER_MESSAGE_SIZE],
+        )
     };
-    let listed = socket.dump("the list of nftables chains", request, |kind, body| {
+    let listed = socket.request_dump("the list of nftables chains", request, |kind, body| {
         found |= kind == nftables::NEW_CHAIN && has_hook(body);
     });
     match listed {
@@ -54,7 +59,7 @@ pub fn has_packet_rules() -> Result<bool> {
 /// Returns true if the chain that this netlink message describes has a hook, through which the
 /// network stack passes packets to it.
 fn has_hook(body: &[u8]) -> bool {
-    let mut rest = body.get(MESSAGE_SIZE..).unwrap_or_default();
+    let mut rest = body.get(NETFILTER_MESSAGE_SIZE..).unwrap_or_default();
     while let Some((&[a, b, c, d], _)) = rest.split_first_chunk::<4>() {
         let (length, kind) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
         if kind & nftables::TYPE_MASK == nftables::CHAIN_HOOK {

@@ -28,7 +28,7 @@ const INTERFACE_NAME_SIZE: usize = 16;
 const ALTERNATIVE_NAME_SIZE: usize = 128;
 
 /// Size in bytes of `struct nlmsghdr`.
-const HEADER_SIZE: usize = 16;
+const NETLINK_HEADER_SIZE: usize = 16;
 /// Size in bytes of `struct ifinfomsg`.
 const LINK_MESSAGE_SIZE: usize = 16;
 
@@ -151,7 +151,8 @@ impl RouteSocket {
     ) -> Result<(Vec<Interface>, bool)> {
         let sequence = self.lock_sequence();
         let request = encode_link_request(*sequence, index, wanted, list);
-        let mut answers = Replies { sequence: *sequence, list, ..Replies::default() };
+        let mut answers =
+            InterfaceReplies { sequence: *sequence, list, ..InterfaceReplies::default() };
         exchange_request(&self.socket, &request, target, |answer| {
             answers.parse_datagram(answer);
             answers.done
@@ -176,8 +177,8 @@ fn encode_link_request(sequence: u32, index: u32, wanted: &[u8], list: bool) -> 
 
 /// Encodes `struct nlmsghdr` and the body of a message.
 pub(super) fn encode_message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(HEADER_SIZE + body.len()).unwrap_or(u32::MAX);
-    let mut bytes = Vec::with_capacity(HEADER_SIZE + body.len());
+    let length = u32::try_from(NETLINK_HEADER_SIZE + body.len()).unwrap_or(u32::MAX);
+    let mut bytes = Vec::with_capacity(NETLINK_HEADER_SIZE + body.len());
     bytes.extend(length.to_ne_bytes());
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());
@@ -223,7 +224,7 @@ pub(super) fn exchange_request(
 
 /// The replies received so far to one request for interfaces.
 #[derive(Debug, Default)]
-struct Replies {
+struct InterfaceReplies {
     sequence: u32,
     list: bool,
     found: Vec<Interface>,
@@ -232,7 +233,7 @@ struct Replies {
     done: bool,
 }
 
-impl Replies {
+impl InterfaceReplies {
     /// Parses the messages of one datagram, skipping replies to other requests.
     fn parse_datagram(&mut self, mut bytes: &[u8]) {
         while let Some((kind, flags, sequence, body, rest)) = split_message(bytes) {
@@ -257,13 +258,13 @@ impl Replies {
     }
 }
 
-pub(super) type Message<'a> = (u16, u16, u32, &'a [u8], &'a [u8]);
+pub(super) type NetlinkMessage<'a> = (u16, u16, u32, &'a [u8], &'a [u8]);
 
 /// Splits the first netlink message off `bytes`. Returns its type, flags, sequence number and body,
 /// then the remaining bytes; `None` if there is no complete message.
-pub(super) fn split_message(bytes: &[u8]) -> Option<Message<'_>> {
+pub(super) fn split_message(bytes: &[u8]) -> Option<NetlinkMessage<'_>> {
     let length = usize::try_from(u32::from_ne_bytes(array_at(bytes, 0)?)).ok()?;
-    let body = bytes.get(HEADER_SIZE..length)?;
+    let body = bytes.get(NETLINK_HEADER_SIZE..length)?;
     let kind = u16::from_ne_bytes(array_at(bytes, 4)?);
     let flags = u16::from_ne_bytes(array_at(bytes, 6)?);
     let sequence = u32::from_ne_bytes(array_at(bytes, 8)?);
@@ -278,7 +279,7 @@ fn parse_interface(body: &[u8]) -> Option<Interface> {
         flags: InterfaceFlags(u32::from_ne_bytes(array_at(body, 8)?)),
         ..Interface::default()
     };
-    for (kind, value) in attributes(body.get(LINK_MESSAGE_SIZE..)?) {
+    for (kind, value) in parse_attributes(body.get(LINK_MESSAGE_SIZE..)?) {
         match kind {
             attribute::ADDRESS => found.mac = value.to_vec(),
             attribute::NAME => found.name = text_until_nul(value),
@@ -286,14 +287,14 @@ fn parse_interface(body: &[u8]) -> Option<Interface> {
             attribute::LINK => found.lower_index = parse_u32(value),
             attribute::OPERSTATE => found.operstate = *value.first()?,
             attribute::LINK_INFO => {
-                let kind = attributes(value).find(|(kind, _)| *kind == attribute::INFO_KIND);
+                let kind = parse_attributes(value).find(|(kind, _)| *kind == attribute::INFO_KIND);
                 found.kind = kind.map(|(_, value)| text_until_nul(value));
             }
             attribute::STATISTICS => found.counters = parse_counters(value),
             attribute::XDP => found.xdp = parse_xdp(value),
             attribute::PROPERTIES => {
-                let names =
-                    attributes(value).filter(|(kind, _)| *kind == attribute::ALTERNATIVE_NAME);
+                let names = parse_attributes(value)
+                    .filter(|(kind, _)| *kind == attribute::ALTERNATIVE_NAME);
                 found.alternative = names.map(|(_, value)| text_until_nul(value)).collect();
             }
             _ => {}
@@ -305,7 +306,7 @@ fn parse_interface(body: &[u8]) -> Option<Interface> {
 /// Parses the XDP program attached to an interface and its mode; `None` if no program is attached.
 fn parse_xdp(value: &[u8]) -> Option<XdpProgram> {
     let value_of =
-        |wanted| attributes(value).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+        |wanted| parse_attributes(value).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
     let mode = match value_of(attribute::XDP_ATTACHED)?.first()? {
         0 => return None,
         1 => Some(XdpMode::Native),
@@ -320,12 +321,12 @@ fn parse_xdp(value: &[u8]) -> Option<XdpProgram> {
 }
 
 /// Iterates over the types and values of attributes, until the first invalid length.
-pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn parse_attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     /// Mask of an attribute's type, whose two high bits are flags.
-    const KIND: u16 = 0x3fff;
+    const KIND_MASK: u16 = 0x3fff;
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(array_at(bytes, 0)?));
-        let kind = u16::from_ne_bytes(array_at(bytes, 2)?) & KIND;
+        let kind = u16::from_ne_bytes(array_at(bytes, 2)?) & KIND_MASK;
         let value = bytes.get(4..length)?;
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
         Some((kind, value))
@@ -409,7 +410,7 @@ mod tests {
     /// Builds a netlink message with the given flags and sequence number.
     fn netlink_message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
         let mut bytes = encode_link_request(sequence, 0, &[], false);
-        bytes.truncate(HEADER_SIZE);
+        bytes.truncate(NETLINK_HEADER_SIZE);
         bytes.extend(body);
         let length = u32::try_from(bytes.len()).unwrap();
         bytes[..4].copy_from_slice(&length.to_ne_bytes());
@@ -421,7 +422,8 @@ mod tests {
     #[test]
     fn replies_to_earlier_requests_are_ignored() {
         let link = |index: u8| [&[0, 0, 1, 0, index, 0, 0, 0][..], &[0; 8]].concat();
-        let mut answers = Replies { sequence: 2, list: true, ..Replies::default() };
+        let mut answers =
+            InterfaceReplies { sequence: 2, list: true, ..InterfaceReplies::default() };
         answers.parse_datagram(
             &[
                 netlink_message(rtnetlink::NEW_LINK, rtnetlink::INTERRUPTED, 1, &link(1)),
@@ -441,7 +443,7 @@ mod tests {
         ));
         answers.parse_datagram(&netlink_message(rtnetlink::DONE, 0, 2, &0_i32.to_ne_bytes()));
         assert!(answers.done && answers.interrupted && answers.found.len() == 2);
-        let mut answers = Replies { sequence: 2, ..Replies::default() };
+        let mut answers = InterfaceReplies { sequence: 2, ..InterfaceReplies::default() };
         answers.parse_datagram(&netlink_message(rtnetlink::ERROR, 0, 2, &(-19_i32).to_ne_bytes()));
         assert!(answers.done);
         assert_eq!(answers.refused, Some(libc::ENODEV));
@@ -459,9 +461,10 @@ mod tests {
             }
             let kinds = [rtnetlink::NEW_LINK, rtnetlink::ERROR, rtnetlink::DONE];
             bytes[4..6].copy_from_slice(&random.pick(&kinds).to_ne_bytes());
-            let mut answers = Replies { sequence: 1, list: true, ..Replies::default() };
+            let mut answers =
+                InterfaceReplies { sequence: 1, list: true, ..InterfaceReplies::default() };
             answers.parse_datagram(&bytes);
-            assert!(answers.found.len() <= bytes.len() / HEADER_SIZE);
+            assert!(answers.found.len() <= bytes.len() / NETLINK_HEADER_SIZE);
         }
     }
 }

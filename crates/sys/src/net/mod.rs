@@ -1,8 +1,8 @@
 //! Network interfaces and their counters, the receive backlog, and network namespaces.
 //!
 //! Queries go over rtnetlink(7), synchronously ([`RouteSocket`]). A socket belongs to the namespace
-//! of the thread that opens it; [`run_in`] opens sockets in another namespace. [`LinkEvents`]
-//! reports changes of interfaces.
+//! of the thread that opens it; [`run_in_namespace`] opens sockets in another namespace.
+//! [`LinkEvents`] reports changes of interfaces.
 
 mod addresses;
 mod backlog;
@@ -16,13 +16,13 @@ mod packet_sockets;
 mod tc_filters;
 mod udp_sockets;
 
-pub use backlog::Backlog;
+pub use backlog::BacklogCounters;
 pub use device_rules::classification_rule_count;
 pub use features::accepts_xdp_frames;
 pub use firewall::has_packet_rules;
 pub use link_events::LinkEvents;
 pub use links::RouteSocket;
-pub use namespace::{Namespace, namespace_cookie, run_in, run_in_new_namespace};
+pub use namespace::{Namespace, namespace_cookie, run_in_namespace, run_in_new_namespace};
 pub use packet_sockets::{PacketSocketInfo, packet_sockets};
 pub use tc_filters::TcFilter;
 pub use udp_sockets::udp_socket_interfaces;
@@ -149,7 +149,7 @@ impl InterfaceCounters {
     /// Returns the number of frames that reached the device but not the host, as reported by the
     /// driver. Excludes `rx_errors`, because drivers count some of these frames there as well.
     #[must_use]
-    pub const fn rx_lost(&self) -> u64 {
+    pub const fn lost_rx_frames(&self) -> u64 {
         self.rx_dropped
             .saturating_add(self.rx_missed_errors)
             .saturating_add(self.rx_fifo_errors)

@@ -116,7 +116,7 @@ pub fn namespace_cookie() -> Result<u64> {
 ///
 /// # Panics
 /// If `work` panics.
-pub fn run_in<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Result<T> {
+pub fn run_in_namespace<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Result<T> {
     run_in_thread(|| {
         move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network))
             .context("setns", space.what.clone())?;
@@ -175,7 +175,7 @@ mod tests {
         std::fs::remove_file(&pipe).unwrap();
         assert!(refused.contains("it is a named pipe"), "{refused}");
         let file = Namespace::open("/proc/self/stat").unwrap();
-        let error = run_in(&file, || ()).unwrap_err();
+        let error = run_in_namespace(&file, || ()).unwrap_err();
         assert_eq!(error.call, "setns", "{error}");
     }
 }

@@ -21,11 +21,11 @@ pub struct PacketSocketInfo {
 
 /// Lists the packet sockets of this thread's network namespace.
 pub fn packet_sockets() -> Result<Vec<PacketSocketInfo>> {
-    const FILE: &str = "/proc/thread-self/net/packet";
-    let text = fs::read_to_string(FILE);
+    const PACKET_SOCKETS_FILE: &str = "/proc/thread-self/net/packet";
+    let text = fs::read_to_string(PACKET_SOCKETS_FILE);
     let text = text
         .map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))
-        .context("read", FILE)?;
+        .context("read", PACKET_SOCKETS_FILE)?;
     Ok(text.lines().skip(1).filter_map(parse_socket).collect())
 }
 

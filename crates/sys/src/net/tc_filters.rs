@@ -4,14 +4,14 @@
 
 use super::RouteSocket;
 use super::links::{
-    NETLINK_CALL, array_at, attributes, encode_message, exchange_request, split_message,
+    NETLINK_CALL, array_at, encode_message, exchange_request, parse_attributes, split_message,
     text_until_nul,
 };
 use crate::bpf::TrafficDirection;
 use crate::error::{Error, Result};
 
 /// Size of `struct tcmsg` in bytes.
-const MESSAGE_SIZE: usize = 20;
+const TC_MESSAGE_SIZE: usize = 20;
 /// Parent handle of ingress filters under the classless qdisc `clsact`.
 const TC_INGRESS_PARENT: u32 = 0xffff_fff2;
 /// Parent handle of egress filters under the classless qdisc `clsact`.
@@ -49,14 +49,14 @@ pub struct TcFilter {
 
 impl RouteSocket {
     /// Lists the ingress and egress filters of the interface with this index.
-    pub fn filters(&self, index: u32) -> Result<Vec<TcFilter>> {
+    pub fn list_tc_filters(&self, index: u32) -> Result<Vec<TcFilter>> {
         let mut found = Vec::new();
         for (parent, side) in [
             (TC_INGRESS_PARENT, TrafficDirection::Ingress),
             (TC_EGRESS_PARENT, TrafficDirection::Egress),
         ] {
             let target = format!("the {side:?} filters of interface {index}").to_lowercase();
-            self.dump(
+            self.request_dump(
                 &target,
                 |sequence| encode_request(sequence, index, parent),
                 |kind, body| {
@@ -71,7 +71,7 @@ impl RouteSocket {
 
     /// Sends a dump request and passes the type and body of each message of the reply to `each`.
     /// `request` encodes the dump request, given its sequence number.
-    pub(super) fn dump(
+    pub(super) fn request_dump(
         &self,
         target: &str,
         request: impl FnOnce(u32) -> Vec<u8>,
@@ -101,7 +101,7 @@ impl RouteSocket {
 }
 
 fn encode_request(sequence: u32, index: u32, parent: u32) -> Vec<u8> {
-    let body: [u32; MESSAGE_SIZE / 4] = [0, index, 0, parent, 0];
+    let body: [u32; TC_MESSAGE_SIZE / 4] = [0, index, 0, parent, 0];
     let body = body.map(u32::to_ne_bytes);
     encode_message(rtnetlink::GET_FILTER, rtnetlink::REQUEST_DUMP, sequence, body.as_flattened())
 }
@@ -114,10 +114,12 @@ fn parse_filter(body: &[u8], wanted: u32, side: TrafficDirection) -> Option<TcFi
         return None;
     }
     let options = || {
-        let all = attributes(body.get(MESSAGE_SIZE..).unwrap_or(&[]));
-        all.filter(|(kind, _)| *kind == rtnetlink::OPTIONS).flat_map(|(_, value)| attributes(value))
+        let all = parse_attributes(body.get(TC_MESSAGE_SIZE..).unwrap_or(&[]));
+        all.filter(|(kind, _)| *kind == rtnetlink::OPTIONS)
+            .flat_map(|(_, value)| parse_attributes(value))
     };
-    let kind = attributes(body.get(MESSAGE_SIZE..)?).find(|(kind, _)| *kind == rtnetlink::KIND)?;
+    let kind = parse_attributes(body.get(TC_MESSAGE_SIZE..)?)
+        .find(|(kind, _)| *kind == rtnetlink::KIND)?;
     let kind = text_until_nul(kind.1);
     let bpf = kind == "bpf";
     let option =
@@ -154,7 +156,7 @@ mod tests {
     #[test]
     fn bpf_filter_is_reported_with_its_program() {
         let mut options = filter_message(0, 0, 0, &[(7, b"tap\0"), (11, &77_u32.to_ne_bytes())]);
-        let options = options.split_off(MESSAGE_SIZE);
+        let options = options.split_off(TC_MESSAGE_SIZE);
         let body =
             filter_message(1, TC_INGRESS_PARENT, 7 << 16 | 3, &[(1, b"bpf\0"), (2, &options)]);
         let found = parse_filter(&body, TC_INGRESS_PARENT, TrafficDirection::Ingress).unwrap();

@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use std::collections::HashMap;
 
 /// Target of the query, for error messages.
-const TARGET: &str = "the UDP sockets";
+const ERROR_TARGET: &str = "the UDP sockets";
 /// Constants of `linux/netlink.h` and `linux/sock_diag.h`.
 mod sock_diag {
     pub(super) const ERROR: u16 = 2;
@@ -36,7 +36,7 @@ pub fn udp_socket_interfaces(port: u16) -> Result<HashMap<u64, u32>> {
         let body = encode_socket_request(family as u8, port);
         let request = encode_message(sock_diag::SOCK_DIAG_BY_FAMILY, flags, sequence, &body);
         let mut refused = None;
-        exchange_request(&socket, &request, TARGET, |mut bytes| {
+        exchange_request(&socket, &request, ERROR_TARGET, |mut bytes| {
             while let Some((kind, flags, number, body, rest)) = split_message(bytes) {
                 bytes = rest;
                 if number != sequence {
@@ -58,7 +58,7 @@ pub fn udp_socket_interfaces(port: u16) -> Result<HashMap<u64, u32>> {
             false
         })?;
         if let Some(errno) = refused {
-            return Err(Error::new(NETLINK_CALL, TARGET, errno));
+            return Err(Error::new(NETLINK_CALL, ERROR_TARGET, errno));
         }
     }
     Ok(found)

@@ -73,13 +73,13 @@ impl CookedSocket {
         let Some(program) = interface_exclusion_program(excluded) else {
             return Err(Error::new("setsockopt", option::ATTACH_FILTER.1, libc::EINVAL));
         };
-        option::attach(self.0.as_fd(), &program)?;
+        option::attach_filter(self.0.as_fd(), &program)?;
         option::bind(self.0.as_fd(), 0, ETH_P_ALL)
     }
 
     /// Receives no further packets. Packets received earlier can still be read.
     pub fn stop(&self) -> Result<()> {
-        option::attach(self.0.as_fd(), &[option::DROP_ALL])?;
+        option::attach_filter(self.0.as_fd(), &[option::DROP_ALL])?;
         option::bind(self.0.as_fd(), 0, PROTOCOL_NONE)
     }
 
@@ -176,7 +176,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 
 /// Returns a program that accepts the packets of all interfaces but the excluded ones; `None` if
 /// more than [`EXCLUDED_INTERFACES_MAX`] are excluded.
-fn interface_exclusion_program(excluded: &[u32]) -> Option<Vec<super::Instruction>> {
+fn interface_exclusion_program(excluded: &[u32]) -> Option<Vec<super::ClassicBpfInstruction>> {
     let count = excluded.len();
     if count > EXCLUDED_INTERFACES_MAX {
         return None;

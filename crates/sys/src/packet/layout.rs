@@ -5,7 +5,7 @@
 //! offset is checked against the block: a mistake on either side costs a packet, never a panic.
 
 /// Size in bytes of a packet's header, including the link-layer address.
-pub const HEADER_SIZE: usize = LINK_ADDRESS_OFFSET + 20;
+pub const PACKET_HEADER_SIZE: usize = LINK_ADDRESS_OFFSET + 20;
 /// Number of free bytes before an Ethernet frame in a ring whose `reserve` is 0. The kernel aligns
 /// layer 3 to 16 bytes and leaves at least 16 bytes for the layer 2 header.
 pub const FRAME_PADDING: usize = 14;
@@ -15,7 +15,7 @@ const BLOCK_HEADER_SIZE: usize = 48;
 /// Byte offset of `struct sockaddr_ll`, which follows `struct tpacket3_hdr`.
 const LINK_ADDRESS_OFFSET: usize = 48;
 /// Version number of TPACKET_V3 in a block's header.
-const VERSION: u32 = 2;
+const TPACKET_BLOCK_VERSION: u32 = 2;
 
 /// TP_STATUS_LOSING: packets were dropped since the last read of the statistics.
 const TP_STATUS_LOSING: u32 = 1 << 2;
@@ -58,7 +58,7 @@ impl BlockHeader {
         let whole = block.first >= BLOCK_HEADER_SIZE
             && block.first <= bytes.len()
             && block.used <= bytes.len();
-        (word(bytes, 0)? == VERSION && (whole || block.packets == 0)).then_some(block)
+        (word(bytes, 0)? == TPACKET_BLOCK_VERSION && (whole || block.packets == 0)).then_some(block)
     }
 }
 
@@ -92,14 +92,14 @@ impl PacketHeader {
     /// block.
     #[must_use]
     pub fn read(bytes: &[u8], at: usize) -> Option<Self> {
-        let header = bytes.get(at..at.checked_add(HEADER_SIZE)?)?;
+        let header = bytes.get(at..at.checked_add(PACKET_HEADER_SIZE)?)?;
         let status = PacketStatus(word(header, 20)?);
         let distance = offset_at(header, 0)?;
         let captured = word(header, 12)?;
         let frame = at.checked_add(usize::from(half(header, 24)?))?;
         let network = at.checked_add(usize::from(half(header, 26)?))?;
         let end = frame.checked_add(usize::try_from(captured).ok()?)?;
-        if frame < at.checked_add(HEADER_SIZE)? || end > bytes.len() {
+        if frame < at.checked_add(PACKET_HEADER_SIZE)? || end > bytes.len() {
             return None;
         }
         let time = u64::from(word(header, 4)?) * 1_000_000_000;

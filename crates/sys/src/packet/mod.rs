@@ -23,7 +23,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 /// A classic BPF instruction (`struct sock_filter`): code, jump if true, jump if false, operand.
-pub type Instruction = (u16, u8, u8, u32);
+pub type ClassicBpfInstruction = (u16, u8, u8, u32);
 
 /// A packet socket that is not bound yet and receives nothing.
 #[derive(Debug)]
@@ -40,8 +40,8 @@ impl PacketSocket {
 
     /// Attaches a classic BPF filter. The filter returns the captured length in bytes, or 0 to drop
     /// the frame. The kernel runs the filter on frames without their outermost VLAN tag.
-    pub fn attach(&self, program: &[Instruction]) -> Result<()> {
-        option::attach(self.0.as_fd(), program)
+    pub fn attach_filter(&self, program: &[ClassicBpfInstruction]) -> Result<()> {
+        option::attach_filter(self.0.as_fd(), program)
     }
 
     /// Attaches a loaded socket filter program, which stays attached as long as the socket exists.
@@ -88,9 +88,12 @@ mod tests {
     fn invalid_filter_is_rejected() {
         let Some(()) = testkit::need::require_net_raw() else { return };
         let socket = PacketSocket::open().unwrap();
-        assert_eq!(socket.attach(&[]).unwrap_err().errno, libc::EINVAL);
-        assert_eq!(socket.attach(&vec![(6, 0, 0, 0); 70_000]).unwrap_err().errno, libc::EINVAL);
-        assert_eq!(socket.attach(&[(0x15, 9, 9, 0)]).unwrap_err().errno, libc::EINVAL);
-        socket.attach(&[(6, 0, 0, 0xffff)]).unwrap();
+        assert_eq!(socket.attach_filter(&[]).unwrap_err().errno, libc::EINVAL);
+        assert_eq!(
+            socket.attach_filter(&vec![(6, 0, 0, 0); 70_000]).unwrap_err().errno,
+            libc::EINVAL
+        );
+        assert_eq!(socket.attach_filter(&[(0x15, 9, 9, 0)]).unwrap_err().errno, libc::EINVAL);
+        socket.attach_filter(&[(6, 0, 0, 0xffff)]).unwrap();
     }
 }

@@ -1,6 +1,6 @@
 //! Socket options and addresses of packet sockets.
 
-use super::Instruction;
+use super::ClassicBpfInstruction;
 use crate::error::{Error, Result};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -32,7 +32,7 @@ pub(super) const PACKET_MR_PROMISC: libc::c_ushort = 1;
 pub(super) const ETH_P_ALL: u16 = 3;
 
 /// Instruction `ret #0`, which alone is a program that drops every frame.
-pub(super) const DROP_ALL: Instruction = (6, 0, 0, 0);
+pub(super) const DROP_ALL: ClassicBpfInstruction = (6, 0, 0, 0);
 
 /// A value of a socket option.
 ///
@@ -104,7 +104,10 @@ pub(crate) fn get<T: OptionValue>(
 }
 
 /// Attaches a classic BPF program to a socket, in place of the program attached before.
-pub(super) fn attach(socket: BorrowedFd<'_>, program: &[Instruction]) -> Result<()> {
+pub(super) fn attach_filter(
+    socket: BorrowedFd<'_>,
+    program: &[ClassicBpfInstruction],
+) -> Result<()> {
     let length = u16::try_from(program.len()).ok().filter(|length| *length > 0);
     let length = length.ok_or_else(|| Error::new("setsockopt", ATTACH_FILTER.1, libc::EINVAL))?;
     let mut code: Vec<libc::sock_filter> =

@@ -8,7 +8,7 @@
 use super::layout;
 use super::option;
 use crate::error::{Error, Result};
-use crate::memory::{Lender, Mapping};
+use crate::memory::{Mapping, SegmentLender};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -85,13 +85,13 @@ pub struct PacketRing {
     memory: Mapping,
     socket: OwnedFd,
     shape: PacketRingParameters,
-    totals: Mutex<Totals>,
+    totals: Mutex<CounterTotals>,
 }
 
 /// Running totals of the socket's counters. The kernel's own counters have 32 bits, and reading
 /// resets some of them.
 #[derive(Debug, Default)]
-struct Totals {
+struct CounterTotals {
     ring: RingStatistics,
     socket: u64,
     socket_last: u32,
@@ -178,8 +178,8 @@ impl PacketRing {
     }
 
     /// Binds the socket to an interface, or to all if `index` is 0, and so starts reception. The
-    /// interface may be down: [`PacketRing::error`] then reports ENETDOWN, and frames arrive once
-    /// the interface is up.
+    /// interface may be down: [`PacketRing::take_error`] then reports ENETDOWN, and frames arrive
+    /// once the interface is up.
     pub fn bind(&self, index: u32) -> Result<()> {
         option::bind(self.socket.as_fd(), index, option::ETH_P_ALL)
     }
@@ -187,7 +187,7 @@ impl PacketRing {
     /// Stops reception. The contents of the ring stay readable, and the kernel retires the segment
     /// being filled at its timeout.
     pub fn stop_reception(&self) -> Result<()> {
-        option::attach(self.socket.as_fd(), &[option::DROP_ALL])
+        option::attach_filter(self.socket.as_fd(), &[option::DROP_ALL])
     }
 
     /// Returns the ring's size and timeout.
@@ -229,10 +229,10 @@ impl PacketRing {
 
     /// Returns the number of frames dropped at the socket before they reached the ring.
     pub fn socket_drop_count(&self) -> Result<u64> {
-        const DROPS: usize = 8;
+        const MEMINFO_DROPS_INDEX: usize = 8;
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let figures: [u32; 9] = option::get(self.socket.as_fd(), libc::SOL_SOCKET, option::MEMORY)?;
-        let now = figures[DROPS];
+        let now = figures[MEMINFO_DROPS_INDEX];
         totals.socket += u64::from(now.wrapping_sub(totals.socket_last));
         totals.socket_last = now;
         Ok(totals.socket)
@@ -241,13 +241,13 @@ impl PacketRing {
     /// Removes and returns the pending error of the socket, such as ENETDOWN after the interface
     /// went down or was removed; `None` if there is no error.
     #[must_use]
-    pub fn error(&self) -> Option<i32> {
+    pub fn take_error(&self) -> Option<i32> {
         let waiting = option::get(self.socket.as_fd(), libc::SOL_SOCKET, option::ERROR);
         waiting.ok().filter(|errno| *errno != 0)
     }
 
     /// Returns the status word of a segment; `None` if the ring has no segment with this number.
-    fn status(&self, slot: usize) -> Option<&AtomicU32> {
+    fn segment_status(&self, slot: usize) -> Option<&AtomicU32> {
         if slot >= self.shape.segments {
             return None;
         }
@@ -264,7 +264,7 @@ impl PacketRing {
 // when the ring is dropped; the shape never changes (1). The kernel writes to a segment before it
 // sets USER_OWNED in its status, behind a write barrier, and not again before the status is
 // KERNEL_OWNED (packet_mmap.rst: "the user must return the block") (2).
-unsafe impl Lender for PacketRing {
+unsafe impl SegmentLender for PacketRing {
     fn base(&self) -> NonNull<u8> {
         self.memory.base()
     }
@@ -279,7 +279,8 @@ unsafe impl Lender for PacketRing {
 
     fn has_arrived(&self, slot: usize) -> bool {
         // Acquire: pairs with the kernel's barrier between the frames and this word.
-        self.status(slot).is_some_and(|status| status.load(Ordering::Acquire) & TP_STATUS_USER != 0)
+        self.segment_status(slot)
+            .is_some_and(|status| status.load(Ordering::Acquire) & TP_STATUS_USER != 0)
     }
 
     fn give_back(&self, slot: usize) {
@@ -291,7 +292,7 @@ unsafe impl Lender for PacketRing {
         };
         // Only a full ring can have dropped frames.
         let full = passed || self.has_arrived(newest);
-        if let Some(status) = self.status(slot) {
+        if let Some(status) = self.segment_status(slot) {
             // Release: our accesses to the segment precede the kernel's view of this word.
             status.store(TP_STATUS_KERNEL, Ordering::Release);
         }

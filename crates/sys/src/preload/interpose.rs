@@ -184,7 +184,7 @@ macro_rules! interpose_duplication {
             }
         }
 
-        type Control = unsafe extern "C" fn(
+        type FcntlFunction = unsafe extern "C" fn(
             std::ffi::c_int,
             std::ffi::c_int,
             std::ffi::c_ulong,
@@ -201,7 +201,7 @@ macro_rules! interpose_duplication {
             command: std::ffi::c_int,
             argument: std::ffi::c_ulong,
         ) -> std::ffi::c_int {
-            control($crate::next_function!(c"fcntl" as Control), number, command, argument)
+            control($crate::next_function!(c"fcntl" as FcntlFunction), number, command, argument)
         }
 
         /// Replacement for `fcntl64(2)`.
@@ -214,11 +214,11 @@ macro_rules! interpose_duplication {
             command: std::ffi::c_int,
             argument: std::ffi::c_ulong,
         ) -> std::ffi::c_int {
-            control($crate::next_function!(c"fcntl64" as Control), number, command, argument)
+            control($crate::next_function!(c"fcntl64" as FcntlFunction), number, command, argument)
         }
 
         fn control(
-            next: Option<Control>,
+            next: Option<FcntlFunction>,
             number: std::ffi::c_int,
             command: std::ffi::c_int,
             argument: std::ffi::c_ulong,

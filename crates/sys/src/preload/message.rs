@@ -10,14 +10,14 @@ use std::os::fd::BorrowedFd;
 
 /// Name of the environment variable that contains the descriptor for messages to the user and its
 /// inode, such as `900:17`.
-pub const VARIABLE: &str = "STREAMLINE_MESSAGES";
+pub const MESSAGES_VARIABLE: &str = "STREAMLINE_MESSAGES";
 
-/// Writes a line to the descriptor that the variable [`VARIABLE`] names, or to standard error if
-/// the variable is not set. Writes nothing if the variable is set but its descriptor is closed or
-/// refers to another file. May block.
+/// Writes a line to the descriptor that the variable [`MESSAGES_VARIABLE`] names, or to standard
+/// error if the variable is not set. Writes nothing if the variable is set but its descriptor is
+/// closed or refers to another file. May block.
 pub fn print_message(text: &str) {
     let line = format!("streamline: {text}\n");
-    match std::env::var(VARIABLE) {
+    match std::env::var(MESSAGES_VARIABLE) {
         Ok(value) => {
             if let Some(messages) = find_message_descriptor(&value) {
                 write_all(messages, line.as_bytes());
@@ -28,8 +28,8 @@ pub fn print_message(text: &str) {
     }
 }
 
-/// Returns the descriptor that `value` names (the text of [`VARIABLE`]), if the descriptor is open
-/// and still refers to the file with the stated inode; `None` otherwise.
+/// Returns the descriptor that `value` names (the text of [`MESSAGES_VARIABLE`]), if the descriptor
+/// is open and still refers to the file with the stated inode; `None` otherwise.
 fn find_message_descriptor(value: &str) -> Option<BorrowedFd<'static>> {
     let (number, known) = value.split_once(':')?;
     let (number, known) = (number.parse().ok()?, known.parse().ok()?);

@@ -2,9 +2,9 @@
 //! descriptors and signal handlers.
 //!
 //! No function in this module allocates or takes a lock, except [`next_symbol`], [`loaded_symbol`],
-//! `copy_to_malloc_memory`, [`receive`] and [`has_several_threads`]. Only [`set_errno`] is meant to
-//! set `errno`. Other functions may overwrite `errno`, so their callers first save it with
-//! [`errno`].
+//! `copy_to_malloc_memory`, [`receive_from_rendezvous`] and [`has_several_threads`]. Only
+//! [`set_errno`] is meant to set `errno`. Other functions may overwrite `errno`, so their callers
+//! first save it with [`errno`].
 
 pub mod interpose;
 pub mod message;
@@ -201,7 +201,7 @@ pub fn send_rendezvous_byte(socket: c_int) -> PeerState {
 
 /// The result of receiving from the rendezvous socket of a pipe ([`send_rendezvous_byte`]).
 #[derive(Debug)]
-pub enum Handover {
+pub enum RendezvousResult {
     /// No message has arrived at the socket yet.
     Nothing,
     /// A message has arrived, with these descriptors.
@@ -213,12 +213,12 @@ pub enum Handover {
 /// Receives a message from the rendezvous socket of a pipe ([`send_rendezvous_byte`]). Never
 /// blocks.
 #[must_use]
-pub fn receive(socket: c_int) -> Handover {
-    let Some(fd) = borrow_descriptor(socket) else { return Handover::Closed };
+pub fn receive_from_rendezvous(socket: c_int) -> RendezvousResult {
+    let Some(fd) = borrow_descriptor(socket) else { return RendezvousResult::Closed };
     match crate::descriptor::try_receive(fd, &mut [0; 16]) {
-        Ok(Some((0, _))) | Err(_) => Handover::Closed,
-        Ok(Some((_, descriptors))) => Handover::Message(descriptors),
-        Ok(None) => Handover::Nothing,
+        Ok(Some((0, _))) | Err(_) => RendezvousResult::Closed,
+        Ok(Some((_, descriptors))) => RendezvousResult::Message(descriptors),
+        Ok(None) => RendezvousResult::Nothing,
     }
 }
 
@@ -237,7 +237,7 @@ pub use libc::{EAGAIN, EBADF, EINTR, EINVAL, EIO, ENOSYS, F_DUPFD, F_DUPFD_CLOEX
 
 /// The options of `prctl(2)` with which a program restricts its own system calls or prepares such a
 /// restriction.
-pub const RESTRICTING_OPTIONS: [i32; 2] = [libc::PR_SET_NO_NEW_PRIVS, libc::PR_SET_SECCOMP];
+pub const RESTRICTING_PRCTL_OPTIONS: [i32; 2] = [libc::PR_SET_NO_NEW_PRIVS, libc::PR_SET_SECCOMP];
 
 /// Returns true if the descriptor is open only for writing.
 #[must_use]
@@ -401,7 +401,7 @@ pub fn seek(number: c_int, at: u64) {
 
 /// Returns the file position of a descriptor in bytes; `None` if its file has no position.
 #[must_use]
-pub fn position(number: c_int) -> Option<u64> {
+pub fn file_position(number: c_int) -> Option<u64> {
     rustix::fs::seek(borrow_descriptor(number)?, rustix::fs::SeekFrom::Current(0)).ok()
 }
 

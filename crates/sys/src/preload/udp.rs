@@ -90,7 +90,7 @@ impl ControlMessages {
     #[must_use]
     pub fn requested_by(number: c_int) -> Self {
         let is_set = |(level, name, _): &&(c_int, c_int, ControlMessage)| {
-            option(number, *level, *name).is_some_and(|value| value != 0)
+            socket_option(number, *level, *name).is_some_and(|value| value != 0)
         };
         let wanted = CONTROL_OPTIONS.iter().filter(is_set);
         Self(wanted.fold(0, |set, (.., message)| set | 1 << *message as u8))
@@ -159,7 +159,7 @@ const UDP_NO_CHECK6_RX: c_int = 102;
 /// Returns true if a descriptor is a UDP socket.
 #[must_use]
 pub fn is_udp_socket(number: c_int) -> bool {
-    let is = |name, value| option(number, libc::SOL_SOCKET, name) == Some(value);
+    let is = |name, value| socket_option(number, libc::SOL_SOCKET, name) == Some(value);
     is(libc::SO_TYPE, libc::SOCK_DGRAM)
         && (is(libc::SO_DOMAIN, libc::AF_INET) || is(libc::SO_DOMAIN, libc::AF_INET6))
         && is(libc::SO_PROTOCOL, libc::IPPROTO_UDP)
@@ -173,7 +173,7 @@ pub fn udp_socket_facts(number: c_int) -> Option<UdpSocketFacts> {
     let peer: Option<SocketAddrAny> = rustix::net::getpeername(socket).ok().flatten();
     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
     let filtered = has_filter(number).then_some("it has a filter of its own");
-    let is_on = |level, name| option(number, level, name).is_some_and(|value| value != 0);
+    let is_on = |level, name| socket_option(number, level, name).is_some_and(|value| value != 0);
     let is_set =
         |(level, name, why): &(c_int, c_int, &'static str)| is_on(*level, *name).then_some(*why);
     let obstacle = filtered.or_else(|| KERNEL_ONLY_OPTIONS.iter().find_map(is_set));
@@ -192,7 +192,7 @@ pub fn udp_socket_facts(number: c_int) -> Option<UdpSocketFacts> {
 /// Returns the size of a socket's receive buffer in bytes; `None` if the size is the system's
 /// default or unknown.
 fn explicit_receive_buffer_size(number: c_int) -> Option<u32> {
-    let size = option(number, libc::SOL_SOCKET, libc::SO_RCVBUF)?;
+    let size = socket_option(number, libc::SOL_SOCKET, libc::SO_RCVBUF)?;
     let default = std::fs::read_to_string("/proc/sys/net/core/rmem_default").ok()?;
     let is_default = default.trim().parse() == Ok(size);
     u32::try_from(size).ok().filter(|_| !is_default)
@@ -201,7 +201,7 @@ fn explicit_receive_buffer_size(number: c_int) -> Option<u32> {
 /// Returns true if a socket shares its port with others (`SO_REUSEPORT`).
 #[must_use]
 pub fn shares_port(number: c_int) -> bool {
-    option(number, libc::SOL_SOCKET, libc::SO_REUSEPORT).is_some_and(|value| value != 0)
+    socket_option(number, libc::SOL_SOCKET, libc::SO_REUSEPORT).is_some_and(|value| value != 0)
 }
 
 /// Returns true if this option attaches a BPF program that chooses among the sockets of a port.
@@ -214,13 +214,13 @@ pub fn is_reuseport_program_option(level: c_int, name: c_int) -> bool {
 /// Returns true if a socket receives IPv6 only (`IPV6_V6ONLY`).
 #[must_use]
 pub fn is_v6_only(number: c_int) -> bool {
-    option(number, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_some_and(|value| value != 0)
+    socket_option(number, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_some_and(|value| value != 0)
 }
 
 /// Returns the index of the interface to which a socket is bound; 0 for none.
 #[must_use]
 pub fn bound_interface_index(number: c_int) -> u32 {
-    option(number, libc::SOL_SOCKET, SO_BINDTOIFINDEX).unwrap_or(0).unsigned_abs()
+    socket_option(number, libc::SOL_SOCKET, SO_BINDTOIFINDEX).unwrap_or(0).unsigned_abs()
 }
 
 /// Returns true if this option binds a socket to an interface.
@@ -257,7 +257,7 @@ pub fn is_receive_buffer_option(level: c_int, name: c_int) -> bool {
 pub fn replace_receive_buffer_size(number: c_int, bytes: c_int) -> Option<c_int> {
     let socket = borrow_descriptor(number)?;
     // The kernel returns twice the size that was set.
-    let before = option(number, libc::SOL_SOCKET, libc::SO_RCVBUF)? / 2;
+    let before = socket_option(number, libc::SOL_SOCKET, libc::SO_RCVBUF)? / 2;
     let (saved, size) = (errno(), usize::try_from(bytes).ok()?);
     let set = sockopt::set_socket_recv_buffer_size_force(socket, size)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, size));
@@ -276,10 +276,10 @@ pub fn receive_timeout(number: c_int) -> Option<Duration> {
 #[must_use]
 pub fn kernel_drop_count(number: c_int) -> u32 {
     /// Number of words of `SO_MEMINFO`.
-    const WORDS: usize = 9;
+    const MEMINFO_WORDS: usize = 9;
     /// Index of the word of `SO_MEMINFO` that counts drops (`SK_MEMINFO_DROPS`).
-    const DROPS: usize = 8;
-    let mut words = [0u32; WORDS];
+    const MEMINFO_DROPS_INDEX: usize = 8;
+    let mut words = [0u32; MEMINFO_WORDS];
     let mut size = size_of_val(&words) as libc::socklen_t;
     let saved = errno();
     let place = words.as_mut_ptr().cast::<c_void>();
@@ -288,7 +288,7 @@ pub fn kernel_drop_count(number: c_int) -> u32 {
         libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_MEMINFO, place, &raw mut size)
     };
     set_errno(saved);
-    if result == 0 { words[DROPS] } else { 0 }
+    if result == 0 { words[MEMINFO_DROPS_INDEX] } else { 0 }
 }
 
 /// Returns the network namespace cookie of a socket; `None` before Linux 5.14.
@@ -305,7 +305,7 @@ pub fn socket_namespace_cookie(number: c_int) -> Option<u64> {
     (result == 0).then_some(cookie)
 }
 
-fn option(number: c_int, level: c_int, name: c_int) -> Option<c_int> {
+fn socket_option(number: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let mut value: c_int = 0;
     let mut size = 4;
     let saved = errno();

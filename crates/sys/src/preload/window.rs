@@ -117,7 +117,7 @@ pub fn create_window(base: usize, len: usize, number: usize, at: u64) -> bool {
         None => {
             let free = WINDOWS.iter().find(|window| window.base.load(Ordering::Relaxed) == 0);
             match free {
-                Some(free) if !overlaps(base, len) => free,
+                Some(free) if !overlaps_any_window(base, len) => free,
                 _ => return false,
             }
         }
@@ -157,7 +157,7 @@ pub fn find_window(from: usize, count: usize) -> Option<(usize, u64)> {
     })
 }
 
-fn overlaps(from: usize, count: usize) -> bool {
+fn overlaps_any_window(from: usize, count: usize) -> bool {
     WINDOWS.iter().any(|window| window.overlaps(from, count))
 }
 

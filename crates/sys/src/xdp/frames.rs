@@ -1,19 +1,19 @@
 //! Frames of a UMEM, each lent to the kernel and returned as a block of a pool.
 //!
 //! A frame is being filled by the kernel ([`XdpReceiver`]), held as a block, or being sent
-//! ([`XdpSender`]). The memory is a [`Lender`] with one frame per segment. A block therefore refers
-//! directly to the bytes that the kernel has written, and a forwarded frame stays in place until it
-//! has been sent. [SL §5.5: the driver's own ring as a dbuf; FEATURES G1, G6]
+//! ([`XdpSender`]). The memory is a [`SegmentLender`] with one frame per segment. A block therefore
+//! refers directly to the bytes that the kernel has written, and a forwarded frame stays in place
+//! until it has been sent. [SL §5.5: the driver's own ring as a dbuf; FEATURES G1, G6]
 //!
 //! One word per frame holds the state of the frame. Invariants, cited below:
 //! - F1 A frame is lent to be filled only if its word is 0, and the word is 0 only while the frame
 //!   is in `free` or in a fill ring. Only [`XdpReceiver::lend_free_frames`] lends frames of this
 //!   memory: the sockets are not exposed.
-//! - F2 `RECEIVED` is set when the frame is taken from a receive ring, and cleared in `give_back`.
-//!   While the bit is set, the kernel does not write the frame.
+//! - F2 `RECEIVED_BIT` is set when the frame is taken from a receive ring, and cleared in
+//!   `give_back`. While the bit is set, the kernel does not write the frame.
 //! - F3 The remaining bits count the frame's uses in send rings. The kernel only reads a frame in a
 //!   send ring. A received frame is sent unmodified. A frame taken from `free` to be written and
-//!   sent never has `RECEIVED` set, so no pool reaches it.
+//!   sent never has `RECEIVED_BIT` set, so no pool reaches it.
 //!
 //! SYNC POINT *frame given back*: each release subtracts with AcqRel, and the last release pushes
 //! the frame onto `free` under the lock that a lender takes. All accesses by this process therefore
@@ -27,7 +27,7 @@ use super::ring::XdpDescriptor;
 use super::socket::{SocketSettings, XdpSocket};
 use super::umem::{Umem, UmemSizes};
 use crate::error::{Error, Result};
-use crate::memory::Lender;
+use crate::memory::SegmentLender;
 use std::any::Any;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::ptr::NonNull;
@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// State bit of a frame that has been taken from a receive ring and not yet given back.
-const RECEIVED: u32 = 1 << 31;
+const RECEIVED_BIT: u32 = 1 << 31;
 
 /// The frames of one path, which all sockets of the path share.
 #[derive(Debug)]
@@ -70,9 +70,9 @@ impl Frames {
         }))
     }
 
-    /// Converts a [`Lender`] back to its frames; `None` if the lender has another type.
+    /// Converts a [`SegmentLender`] back to its frames; `None` if the lender has another type.
     #[must_use]
-    pub fn from_lender(lender: &Arc<dyn Lender>) -> Option<Arc<Self>> {
+    pub fn from_lender(lender: &Arc<dyn SegmentLender>) -> Option<Arc<Self>> {
         let any: Arc<dyn Any + Send + Sync> = lender.clone();
         any.downcast().ok()
     }
@@ -96,7 +96,7 @@ impl Frames {
     }
 
     /// Reserves at least `frames` free frames for senders that copy packets into frames.
-    pub fn reserve(&self, frames: usize) {
+    pub fn reserve_send_frames(&self, frames: usize) {
         self.reserve.fetch_max(frames, Ordering::Relaxed);
     }
 
@@ -112,11 +112,11 @@ impl Frames {
     /// Returns the location of `bytes` as a descriptor. Returns `None` unless all of `bytes` is in
     /// one received frame of this memory.
     #[must_use]
-    pub fn find(&self, bytes: &[u8]) -> Option<XdpDescriptor> {
+    pub fn find_descriptor(&self, bytes: &[u8]) -> Option<XdpDescriptor> {
         let base = self.umem.memory().base().addr().get();
         let address = bytes.as_ptr().addr().checked_sub(base)? as u64;
         let length = u32::try_from(bytes.len()).ok()?;
-        let here = |frame: u32| self.word(frame).load(Ordering::Acquire) & RECEIVED != 0;
+        let here = |frame: u32| self.state_word(frame).load(Ordering::Acquire) & RECEIVED_BIT != 0;
         let holds = self.umem.is_in_one_frame(address, length);
         (holds && self.umem.frame_at_address(address).is_some_and(here)).then_some(XdpDescriptor {
             address,
@@ -173,15 +173,15 @@ impl Frames {
     /// received or is being sent. Does not notice if the frame was never lent to the kernel.
     pub(super) fn mark_frame_received(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_at_address(address) else { return false };
-        let word = self.word(frame);
-        word.compare_exchange(0, RECEIVED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let word = self.state_word(frame);
+        word.compare_exchange(0, RECEIVED_BIT, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Removes a frame from the free list, to be written and sent (F3), and returns its address;
     /// `None` if no frame is free.
     pub(super) fn take_send_frame(&self) -> Option<u64> {
         let frame = self.lock_free_list().pop()?;
-        self.word(frame).fetch_add(1, Ordering::AcqRel);
+        self.state_word(frame).fetch_add(1, Ordering::AcqRel);
         Some(self.umem.address(frame))
     }
 
@@ -189,16 +189,16 @@ impl Frames {
     pub(super) fn retain(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_at_address(address) else { return false };
         let more = |word: u32| (word != 0).then_some(word + 1);
-        self.word(frame).fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+        self.state_word(frame).fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
     /// Ends one use, in a send ring, of the frame at an address. Returns false if the frame is in
     /// no send ring.
     pub(super) fn release(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_at_address(address) else { return false };
-        let less = |word: u32| (word & !RECEIVED != 0).then(|| word - 1);
+        let less = |word: u32| (word & !RECEIVED_BIT != 0).then(|| word - 1);
         // SYNC POINT: frame given back.
-        let before = self.word(frame).fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        let before = self.state_word(frame).fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
         if before == Ok(1) {
             self.lock_free_list().push(frame);
         }
@@ -209,17 +209,17 @@ impl Frames {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn word(&self, frame: u32) -> &AtomicU32 {
+    fn state_word(&self, frame: u32) -> &AtomicU32 {
         // `frame_at_address` returns valid frame numbers only.
         &self.words[frame as usize]
     }
 }
 
 // SAFETY: the mapping has a page for each frame, readable and writable, is unmapped only on drop,
-// and its shape never changes (1). A frame has arrived while `RECEIVED` is set; until `give_back`
-// clears it, the kernel does not write it (F1, F2), and reads it only while it is being sent, as do
-// other readers (F3) (2).
-unsafe impl Lender for Frames {
+// and its shape never changes (1). A frame has arrived while `RECEIVED_BIT` is set; until
+// `give_back` clears it, the kernel does not write it (F1, F2), and reads it only while it is being
+// sent, as do other readers (F3) (2).
+unsafe impl SegmentLender for Frames {
     fn base(&self) -> NonNull<u8> {
         self.umem.memory().base()
     }
@@ -233,15 +233,15 @@ unsafe impl Lender for Frames {
     }
 
     fn has_arrived(&self, slot: usize) -> bool {
-        self.words.get(slot).is_some_and(|word| word.load(Ordering::Acquire) & RECEIVED != 0)
+        self.words.get(slot).is_some_and(|word| word.load(Ordering::Acquire) & RECEIVED_BIT != 0)
     }
 
     fn give_back(&self, slot: usize) {
         let Some(word) = self.words.get(slot) else { return };
         // SYNC POINT: frame given back.
-        let before = word.fetch_and(!RECEIVED, Ordering::AcqRel);
-        debug_assert!(before & RECEIVED != 0, "frame {slot} is not ours to give");
-        if let (RECEIVED, Ok(frame)) = (before, u32::try_from(slot)) {
+        let before = word.fetch_and(!RECEIVED_BIT, Ordering::AcqRel);
+        debug_assert!(before & RECEIVED_BIT != 0, "frame {slot} is not ours to give");
+        if let (RECEIVED_BIT, Ok(frame)) = (before, u32::try_from(slot)) {
             self.lock_free_list().push(frame);
         }
     }
@@ -306,12 +306,12 @@ mod tests {
         let mut lent = Vec::new();
         frames.take_free_frames(2, &mut lent);
         let at = lent[1];
-        assert!(frames.find(bytes_at(&frames, at + 10, 20)).is_none(), "lent");
+        assert!(frames.find_descriptor(bytes_at(&frames, at + 10, 20)).is_none(), "lent");
         assert!(frames.mark_frame_received(at));
         let expected = XdpDescriptor { address: at + 10, length: 20, is_continued: false };
-        assert_eq!(frames.find(bytes_at(&frames, at + 10, 20)), Some(expected));
-        assert!(frames.find(&[0; 20]).is_none(), "bytes outside the memory");
-        frames.reserve(3);
+        assert_eq!(frames.find_descriptor(bytes_at(&frames, at + 10, 20)), Some(expected));
+        assert!(frames.find_descriptor(&[0; 20]).is_none(), "bytes outside the memory");
+        frames.reserve_send_frames(3);
         assert_eq!(
             frames.take_free_frames(9, &mut lent),
             0,

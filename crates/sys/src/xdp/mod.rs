@@ -6,7 +6,7 @@
 //! [`CompletionRing`]. At any time, each frame is either in exactly one ring or with this process.
 //! Sockets of several queues and interfaces may share a UMEM, so one socket can send, without a
 //! copy, a frame that another has received. An XDP program redirects frames to a socket through a
-//! map ([`Redirect`]).
+//! map ([`XdpRedirect`]).
 //!
 //! Other processes may map the rings too, so every index and descriptor is read once and checked
 //! (RELIABILITY T3, T14).
@@ -22,7 +22,7 @@ mod umem;
 
 pub use frames::Frames;
 pub use receiver::XdpReceiver;
-pub use redirect::{BuildRedirectProgramFn, Redirect, RedirectCounts, Stamp, TagLookup};
+pub use redirect::{BuildRedirectProgramFn, FrameStamp, RedirectCounts, TagLookup, XdpRedirect};
 pub use ring::{CompletionRing, FillRing, RxRing, TxRing, XdpDescriptor};
 pub use sender::{PushReport, TxPacket, XdpSender};
 pub use socket::{CopyMode, SocketSettings, WakeOutcome, XdpSocket, XdpStatistics};

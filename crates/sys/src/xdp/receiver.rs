@@ -33,7 +33,8 @@ impl XdpReceiver {
         Ok(Self { socket, frames: Arc::clone(frames), lent: 0, addresses: Vec::new() })
     }
 
-    /// Returns the receiver's socket, for [`Redirect::redirect`](super::Redirect::redirect).
+    /// Returns the receiver's socket, for
+    /// [`redirect_to_socket`](super::XdpRedirect::redirect_to_socket).
     pub(super) const fn socket(&self) -> &XdpSocket {
         &self.socket
     }
@@ -110,10 +111,11 @@ impl XdpReceiver {
         self.socket.is_zero_copy()
     }
 
-    /// Removes and returns the pending error of the receiver's socket, like [`XdpSocket::error`].
+    /// Removes and returns the pending error of the receiver's socket, like
+    /// [`XdpSocket::take_error`].
     #[must_use]
-    pub fn error(&self) -> Option<i32> {
-        self.socket.error()
+    pub fn take_error(&self) -> Option<i32> {
+        self.socket.take_error()
     }
 }
 

@@ -3,8 +3,8 @@
 //! For each queue, the program counts redirected frames and frames passed to the host for lack of a
 //! socket. No other counters record the traffic that the program saw but did not redirect (CONTRACT
 //! 19). If the device leaves room before a frame that is redirected, the program stores there the
-//! data that the socket would not receive otherwise ([`Stamp`]): the time, and the VLAN tag that
-//! the device stripped, if the driver reports it (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
+//! data that the socket would not receive otherwise ([`FrameStamp`]): the time, and the VLAN tag
+//! that the device stripped, if the driver reports it (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
 
 use super::receiver::XdpReceiver;
 use super::socket::XdpSocket;
@@ -23,7 +23,7 @@ const COUNTERS_SIZE: u32 = 64;
 /// A map of sockets by queue, and the XDP program that redirects frames to these sockets. Frames of
 /// a queue without a socket pass to the host.
 #[derive(Debug)]
-pub struct Redirect {
+pub struct XdpRedirect {
     sockets: Map,
     program: Program,
     /// Counters of the program that this module builds; `None` for a program built by the caller,
@@ -57,7 +57,7 @@ pub struct RedirectCounts {
 
 /// Data that the redirecting program stores before a frame: time and VLAN tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stamp {
+pub struct FrameStamp {
     /// Time at which the program saw the frame, in ns of the monotonic clock; `None` if there is no
     /// stamp before the frame.
     pub time: Option<u64>,
@@ -65,7 +65,7 @@ pub struct Stamp {
     pub tag: Option<VlanTag>,
 }
 
-impl Stamp {
+impl FrameStamp {
     /// Size of a stamp in bytes. A stamp immediately precedes its frame.
     pub const BYTES: usize = 16;
 
@@ -85,7 +85,7 @@ impl Stamp {
     }
 }
 
-impl Redirect {
+impl XdpRedirect {
     /// Creates the map of sockets and the XDP program that redirects frames to them, without
     /// attaching the program. `queues` is the number of queues.
     pub fn load(name: &str, queues: u32, fragments: bool) -> std::result::Result<Self, LoadError> {
@@ -104,7 +104,7 @@ impl Redirect {
         Self::attach_first_accepted_program(interface, &make, &ready)
     }
 
-    /// Attaches a program that `make` builds; otherwise like [`Redirect::create_and_attach`].
+    /// Attaches a program that `make` builds; otherwise like [`XdpRedirect::create_and_attach`].
     pub fn create_and_attach_with<E: From<LoadError> + From<Error>>(
         (name, queues): (&str, u32),
         make: BuildRedirectProgramFn<'_, E>,
@@ -113,7 +113,7 @@ impl Redirect {
     ) -> std::result::Result<(Self, XdpAttachment), E> {
         let queues = queues.clamp(1, QUEUES_MAX);
         let made = |tag_lookup| {
-            let sockets = Map::xdp_sockets(name, queues)?;
+            let sockets = Map::create_xdp_socket_array(name, queues)?;
             let program = make(&sockets, tag_lookup)?;
             Ok(Self { sockets, program, counters: None, queues })
         };
@@ -139,7 +139,7 @@ impl Redirect {
         }
         let made = make(None)?;
         ready(&made)?;
-        let attached = Link::xdp_in_any_mode(&made.program, interface)?;
+        let attached = Link::attach_xdp_in_any_mode(&made.program, interface)?;
         Ok((made, attached))
     }
 
@@ -151,7 +151,7 @@ impl Redirect {
     ) -> std::result::Result<Self, LoadError> {
         let refused = |error: Error| LoadError { error, log: String::new(), missing: Vec::new() };
         let queues = queues.clamp(1, QUEUES_MAX);
-        let sockets = Map::xdp_sockets(name, queues).map_err(refused)?;
+        let sockets = Map::create_xdp_socket_array(name, queues).map_err(refused)?;
         let counters = Map::array(name, queues * COUNTERS_SIZE, 1, true).map_err(refused)?;
         let maps = (sockets.as_fd().as_raw_fd(), counters.as_fd().as_raw_fd());
         let code = assemble_redirect_program(
@@ -180,21 +180,21 @@ impl Redirect {
 
     /// Attaches the program to an interface.
     pub fn attach(&self, interface: u32, mode: XdpMode) -> Result<Link> {
-        Link::xdp(&self.program, interface, mode)
+        Link::attach_xdp(&self.program, interface, mode)
     }
 
     /// Redirects frames of a queue to a socket from now on.
-    pub fn redirect(&self, queue: u32, socket: &XdpSocket) -> Result<()> {
+    pub fn redirect_to_socket(&self, queue: u32, socket: &XdpSocket) -> Result<()> {
         self.sockets.set_descriptor(queue, socket.as_fd())
     }
 
     /// Redirects frames of a queue to a receiver from now on.
-    pub fn redirect_to(&self, queue: u32, receiver: &XdpReceiver) -> Result<()> {
-        self.redirect(queue, receiver.socket())
+    pub fn redirect_to_receiver(&self, queue: u32, receiver: &XdpReceiver) -> Result<()> {
+        self.redirect_to_socket(queue, receiver.socket())
     }
 
     /// Passes frames of a queue to the host from now on.
-    pub fn release(&self, queue: u32) -> Result<()> {
+    pub fn pass_to_host(&self, queue: u32) -> Result<()> {
         self.sockets.clear(queue)
     }
 
@@ -245,7 +245,7 @@ fn assemble_redirect_program(
 ) -> Vec<u8> {
     // Offsets in `struct xdp_md`, return values, helper numbers.
     const XDP_MD_DATA_OFFSET: i16 = 0;
-    const DATA_META: i16 = 8;
+    const XDP_MD_DATA_META_OFFSET: i16 = 8;
     const XDP_MD_RX_QUEUE_OFFSET: i16 = 16;
     const XDP_PASS: i32 = 2;
     const XDP_REDIRECT: i32 = 4;
@@ -284,7 +284,7 @@ fn assemble_redirect_program(
         encode_insn(OP_CALL, 0, 0, 0, BPF_FUNC_XDP_ADJUST_META),
         encode_insn(0x55, 0, 0, 8, 0), // if r0 != 0 goto count
         encode_insn(OP_CALL, 0, 0, 0, BPF_FUNC_KTIME_GET_NS),
-        encode_insn(OP_LDX_W, 1, 6, DATA_META, 0),
+        encode_insn(OP_LDX_W, 1, 6, XDP_MD_DATA_META_OFFSET, 0),
         encode_insn(OP_LDX_W, 2, 6, XDP_MD_DATA_OFFSET, 0),
         encode_insn(OP_MOV_REG, 3, 1, 0, 0),
         encode_insn(0x07, 3, 0, 0, 16),      // r3 += 16
@@ -336,13 +336,13 @@ mod tests {
 
     #[test]
     fn timestamp_before_frame_is_read_once() {
-        let mut before = [0; Stamp::BYTES];
-        assert_eq!(Stamp::take(&mut before), Stamp::default());
+        let mut before = [0; FrameStamp::BYTES];
+        assert_eq!(FrameStamp::take(&mut before), FrameStamp::default());
         let word = 1_u64 << 32 | u64::from(0x8100_u16.to_be()) << 16 | 0x6007;
         before[..8].copy_from_slice(&word.to_ne_bytes());
         before[8..].copy_from_slice(&99_u64.to_ne_bytes());
         let tag = Some(VlanTag { protocol: 0x8100, control: 0x6007 });
-        assert_eq!(Stamp::take(&mut before), Stamp { time: Some(99), tag });
-        assert_eq!(Stamp::take(&mut before), Stamp::default());
+        assert_eq!(FrameStamp::take(&mut before), FrameStamp { time: Some(99), tag });
+        assert_eq!(FrameStamp::take(&mut before), FrameStamp::default());
     }
 }

@@ -50,7 +50,7 @@ impl FillRing {
     /// Lends frames to the kernel until the ring is full. Each frame is identified by any address
     /// in it. Returns the number of frames lent.
     pub fn lend(&mut self, addresses: &[u64]) -> Result<usize> {
-        self.0.produce(addresses, |ring, at, address| {
+        self.0.produce_entries(addresses, |ring, at, address| {
             ring.umem.frame_at_address(*address).is_some() && ring.memory.set_word(at, *address)
         })
     }
@@ -107,7 +107,7 @@ impl RxRing {
 
     /// Returns the number of descriptors of received packets that wait in the ring.
     pub fn pending_entries(&self) -> Result<u32> {
-        self.0.available()
+        self.0.available_entries()
     }
 }
 
@@ -120,7 +120,7 @@ impl TxRing {
     /// Replaces all descriptors that the kernel has not yet taken by those in `all`, of which there
     /// must be at least as many. Correct only if the kernel reads the ring only during calls of
     /// this process.
-    pub(super) fn rewrite(&mut self, all: &[XdpDescriptor]) -> Result<()> {
+    pub(super) fn replace_pending_entries(&mut self, all: &[XdpDescriptor]) -> Result<()> {
         let old = self.pending_entries()?;
         self.0.index = self.0.index.wrapping_sub(old);
         let count = self.enqueue(all)?;
@@ -145,7 +145,7 @@ impl TxRing {
     /// Adds descriptors until the ring is full, and returns the number added. Afterwards, call
     /// [`XdpSocket::wake_tx`](super::XdpSocket::wake_tx) if [`TxRing::needs_wakeup`] returns true.
     pub fn enqueue(&mut self, descriptors: &[XdpDescriptor]) -> Result<usize> {
-        self.0.produce(descriptors, |ring, at, descriptor| {
+        self.0.produce_entries(descriptors, |ring, at, descriptor| {
             let XdpDescriptor { address, length, is_continued: continues } = *descriptor;
             ring.umem.is_in_one_frame(address, length)
                 && ring.memory.set_word(at, address)
@@ -247,7 +247,11 @@ impl EntryRing {
         self.size.checked_sub(self.index.wrapping_sub(theirs)).ok_or_else(|| self.corrupt_error())
     }
 
-    fn produce<T>(&mut self, all: &[T], write: impl Fn(&Self, usize, &T) -> bool) -> Result<usize> {
+    fn produce_entries<T>(
+        &mut self,
+        all: &[T],
+        write: impl Fn(&Self, usize, &T) -> bool,
+    ) -> Result<usize> {
         let room = (self.free_entries()? as usize).min(all.len());
         let mut done = 0;
         for entry in all.iter().take(room) {
@@ -268,7 +272,7 @@ impl EntryRing {
     }
 
     /// Returns the number of filled entries, which a consumer may read.
-    fn available(&self) -> Result<u32> {
+    fn available_entries(&self) -> Result<u32> {
         // Acquire: entries published by the kernel are complete.
         let theirs = self.memory.word32(self.producer).ok_or_else(|| self.corrupt_error())?;
         let available = theirs.wrapping_sub(self.index);
@@ -280,7 +284,7 @@ impl EntryRing {
         most: usize,
         mut read: impl FnMut(&Self, usize) -> Option<()>,
     ) -> Result<usize> {
-        let available = self.available()?;
+        let available = self.available_entries()?;
         let count = u32::try_from(most).unwrap_or(u32::MAX).min(available);
         for number in 0..count {
             let index = self.index.wrapping_add(number);
@@ -301,16 +305,17 @@ mod tests {
 
     const OFFSETS: RingOffsets =
         RingOffsets { producer: 0, consumer: 64, flags: 128, entries: 192 };
-    const SIZE: u32 = 8;
+    const RING_SIZE: u32 = 8;
 
     /// Creates a ring. Also returns a second mapping of the ring, through which the test plays the
     /// role of the kernel.
     fn entry_ring(entry: usize) -> (EntryRing, Mapping) {
         let shape = UmemSizes { frame: 2048, frames: 4, headroom: 0 };
         let umem = &Arc::new(Umem::create("sys-test", shape).unwrap());
-        let form = RingLayout { name: "ring", at: 0, offsets: OFFSETS, entry, size: SIZE, umem };
+        let form =
+            RingLayout { name: "ring", at: 0, offsets: OFFSETS, entry, size: RING_SIZE, umem };
         let file = Memfd::create("sys-test", 4096).unwrap();
-        assert_eq!(form.bytes(), Some(192 + SIZE as usize * entry));
+        assert_eq!(form.bytes(), Some(192 + RING_SIZE as usize * entry));
         (EntryRing::from_mapping(file.map().unwrap(), &form), file.map().unwrap())
     }
 
@@ -332,7 +337,7 @@ mod tests {
     /// Returns values of the kernel's ring index that a correct kernel cannot publish while this
     /// process's index is `index`.
     fn impossible_indices(index: u32) -> impl Iterator<Item = u32> {
-        [SIZE + 1, SIZE + 2, 1 << 16, 1 << 31, u32::MAX - 1]
+        [RING_SIZE + 1, RING_SIZE + 2, 1 << 16, 1 << 31, u32::MAX - 1]
             .map(|by| index.wrapping_add(by))
             .into_iter()
     }
@@ -359,14 +364,14 @@ mod tests {
 
         let (mut fill, theirs) = fill_ring();
         assert_eq!(fill.lend(&[0, 2048, 4096]).unwrap(), 3);
-        for index in impossible_indices(3).filter(|index| 3_u32.wrapping_sub(*index) > SIZE) {
+        for index in impossible_indices(3).filter(|index| 3_u32.wrapping_sub(*index) > RING_SIZE) {
             theirs.set_word32(64, index);
             assert_eq!(fill.lend(&[0]).unwrap_err().errno, libc::EBADMSG, "{index}");
         }
         theirs.set_word32(64, 0);
         assert_eq!(fill.lend(&[0; 9]).unwrap(), 5, "as many as find room");
-        assert_eq!((fill.lend(&[0]).unwrap(), fill.pending_entries().unwrap()), (0, SIZE));
-        assert_eq!(theirs.word32(0), Some(SIZE));
+        assert_eq!((fill.lend(&[0]).unwrap(), fill.pending_entries().unwrap()), (0, RING_SIZE));
+        assert_eq!(theirs.word32(0), Some(RING_SIZE));
     }
 
     #[test]
@@ -381,7 +386,7 @@ mod tests {
             let mut tx = TxRing(entry_ring(16).0);
             let descriptor = XdpDescriptor { address, length, is_continued: false };
             assert_eq!(tx.enqueue(&[descriptor]).unwrap_err().errno, libc::EINVAL);
-            assert_eq!(tx.free_entries().unwrap(), SIZE, "nothing was given");
+            assert_eq!(tx.free_entries().unwrap(), RING_SIZE, "nothing was given");
         }
         let (mut completion, theirs) = completion_ring();
         theirs.set_word(192, 8192);

@@ -54,8 +54,8 @@ struct SendRingEntry {
 /// A packet, or a part of one, to be queued for sending.
 #[derive(Clone, Copy, Debug)]
 pub enum TxPacket<'a> {
-    /// A part of a received frame ([`Frames::find`]), which the sender retains until it has been
-    /// sent.
+    /// A part of a received frame ([`Frames::find_descriptor`]), which the sender retains until it
+    /// has been sent.
     InPlace(XdpDescriptor),
     /// Bytes outside the frames, which the sender copies.
     Copied(&'a [u8]),
@@ -156,7 +156,7 @@ impl XdpSender {
     /// Fails with ENETDOWN if the interface is down, and with ENXIO if it no longer exists.
     pub fn push(&mut self) -> Result<PushReport> {
         self.release_sent_frames()?;
-        let woken = self.wake()?;
+        let woken = self.wake_kernel()?;
         self.last.clear();
         let mut pushed =
             PushReport { taken: self.remove_taken_entries()?, ..PushReport::default() };
@@ -168,7 +168,7 @@ impl XdpSender {
                 false => pushed.taken -= 1,
                 true => self.mark_first_packet_as_ghost(),
             }
-            if !self.put_back()? {
+            if !self.put_back_last_packet()? {
                 pushed.lost = 1;
             }
         }
@@ -191,7 +191,7 @@ impl XdpSender {
 
     /// Wakes the kernel if necessary, repeatedly, because the kernel stops sending at each skipped
     /// entry.
-    fn wake(&mut self) -> Result<WakeOutcome> {
+    fn wake_kernel(&mut self) -> Result<WakeOutcome> {
         let Some(tx) = self.socket.tx.as_ref().filter(|tx| tx.needs_wakeup()) else {
             return Ok(WakeOutcome::Done);
         };
@@ -256,7 +256,7 @@ impl XdpSender {
 
     /// Puts the packet in `last` back before the waiting packets, because the device has dropped
     /// it. Returns false if the ring has no room for it.
-    fn put_back(&mut self) -> Result<bool> {
+    fn put_back_last_packet(&mut self) -> Result<bool> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(false) };
         if (tx.free_entries()? as usize) < self.last.len() {
             return Ok(false);
@@ -269,7 +269,7 @@ impl XdpSender {
         }
         self.packets += 1;
         let all: Vec<XdpDescriptor> = self.queued.iter().map(|entry| entry.at).collect();
-        tx.rewrite(&all)?;
+        tx.replace_pending_entries(&all)?;
         Ok(true)
     }
 }

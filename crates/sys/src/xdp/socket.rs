@@ -1,7 +1,7 @@
 //! An AF_XDP socket bound to one queue of an interface.
 
 use super::ring::{CompletionRing, EntryRing, FillRing, RingLayout, RxRing, TxRing};
-use super::uapi::{self, AllRingOffsets, Registration};
+use super::uapi::{self, AllRingOffsets, UmemRegistration};
 use super::umem::Umem;
 use crate::error::{ErrorContext as _, Result};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -108,7 +108,7 @@ impl XdpSocket {
     pub fn open(umem: &Arc<Umem>, settings: SocketSettings) -> Result<Self> {
         let socket = open_unbound_socket()?;
         let shape = umem.sizes();
-        let registration = Registration {
+        let registration = UmemRegistration {
             address: umem.memory().base().as_ptr().expose_provenance() as u64,
             bytes: umem.bytes(),
             frame: shape.frame,
@@ -123,7 +123,7 @@ impl XdpSocket {
     /// Opens another socket with the memory and copy mode of this one. On another queue or
     /// interface, the new socket has its own fill and completion rings; on the same queue, it has
     /// none.
-    pub fn share(&self, settings: SocketSettings) -> Result<Self> {
+    pub fn open_sharing_memory(&self, settings: SocketSettings) -> Result<Self> {
         Self::finish_open(open_unbound_socket()?, &self.umem, settings, Some(self.socket.as_fd()))
     }
 
@@ -168,7 +168,7 @@ impl XdpSocket {
     /// Removes and returns the pending error of the socket, such as ENETDOWN after the interface
     /// was removed; `None` if there is no error.
     #[must_use]
-    pub fn error(&self) -> Option<i32> {
+    pub fn take_error(&self) -> Option<i32> {
         use rustix::net::sockopt::socket_error;
         socket_error(&*self.socket)
             .ok()

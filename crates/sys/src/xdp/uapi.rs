@@ -57,7 +57,7 @@ pub(super) struct AllRingOffsets {
 
 /// `struct xdp_umem_reg` without its last field, for which the kernel then assumes 0.
 #[repr(C)]
-pub(super) struct Registration {
+pub(super) struct UmemRegistration {
     pub(super) address: u64,
     pub(super) bytes: u64,
     pub(super) frame: u32,
@@ -70,7 +70,7 @@ pub(super) struct Registration {
 unsafe impl OptionValue for AllRingOffsets {}
 // SAFETY: integers, laid out as `struct xdp_umem_reg`, whose last field is 0; the address is that
 // of a mapping that `XdpSocket` keeps as long as the descriptor.
-unsafe impl OptionValue for Registration {}
+unsafe impl OptionValue for UmemRegistration {}
 // SAFETY: integers, laid out as `struct xdp_statistics`.
 unsafe impl OptionValue for [u64; 6] {}
 // SAFETY: an integer, as `struct xdp_options`.

@@ -15,7 +15,7 @@ use sys::bpf::{
 };
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, PacketSocket, QdiscMode};
-use sys::xdp::{Redirect, SocketSettings, Umem, UmemSizes, XdpSocket};
+use sys::xdp::{SocketSettings, Umem, UmemSizes, XdpRedirect, XdpSocket};
 use testkit::Frame;
 use testkit::net::{
     CLIENT_DEVICE, Namespace, NamespacePair, SERVER_DEVICE, wait_until, wait_until_received,
@@ -51,7 +51,7 @@ pub(crate) fn counter_value(map: &Map) -> u64 {
 
 /// Sends `count` frames from the client and waits until the server's device has received them.
 pub(crate) fn send_frames(pair: &NamespacePair, count: u64) {
-    let device = testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap();
+    let device = testkit::net::device_counters(&pair.server, SERVER_DEVICE).unwrap();
     let before = device.received + device.receive_dropped;
     let frame = Frame::ethernet().ipv4("192.0.2.1", "192.0.2.2").udp(1, 2, b"counted");
     pair.client.run_in_network_namespace(|| {
@@ -65,7 +65,7 @@ pub(crate) fn send_frames(pair: &NamespacePair, count: u64) {
 }
 
 /// Number of steps that [`attach_step_by_step`] can perform.
-pub(crate) const STEPS: u32 = 13;
+pub(crate) const ATTACH_STEP_COUNT: u32 = 13;
 
 /// Name of the environment variable that contains the index of the target interface.
 const INTERFACE_INDEX_VARIABLE: &str = "STREAMLINE_TEST_INDEX";
@@ -98,12 +98,14 @@ pub(crate) fn attach_step_by_step() {
                         TrafficDirection::Egress
                     };
                     let program = program(ProgramKind::Tc, -1);
-                    links
-                        .push(Link::tcx(&program, index, side, ChainPosition::Head, None).unwrap());
+                    links.push(
+                        Link::attach_tcx(&program, index, side, ChainPosition::Head, None).unwrap(),
+                    );
                 }
-                4 => links[0].update(&program(ProgramKind::Tc, -1), None).unwrap(),
+                4 => links[0].replace_program(&program(ProgramKind::Tc, -1), None).unwrap(),
                 5 => links.push(
-                    Link::xdp(&program(ProgramKind::Xdp, 2), index, XdpMode::Native).unwrap(),
+                    Link::attach_xdp(&program(ProgramKind::Xdp, 2), index, XdpMode::Native)
+                        .unwrap(),
                 ),
                 6 => kept.push(Box::new(RingBuffer::create("killed", 4096).unwrap())),
                 7 => kept.push(Box::new(open_xdp_socket(index))),
@@ -127,12 +129,12 @@ pub(crate) fn attach_step_by_step() {
 }
 
 /// Opens an AF_XDP socket on the interface `index`, with its memory and its redirecting program.
-fn open_xdp_socket(index: u32) -> (Redirect, XdpSocket) {
+fn open_xdp_socket(index: u32) -> (XdpRedirect, XdpSocket) {
     let shape = UmemSizes { frame: 2048, frames: 64, headroom: 0 };
     let umem = Arc::new(Umem::create("killed", shape).unwrap());
     let socket = XdpSocket::open(&umem, SocketSettings::new(index, 0, 64)).unwrap();
-    let redirect = Redirect::load("killed", 1, false).unwrap();
-    redirect.redirect(0, &socket).unwrap();
+    let redirect = XdpRedirect::load("killed", 1, false).unwrap();
+    redirect.redirect_to_socket(0, &socket).unwrap();
     print_line(&format!("made program {}", redirect.program().info().unwrap().id));
     (redirect, socket)
 }

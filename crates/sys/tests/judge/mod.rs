@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use ebpf::emit::Outcome;
-use ebpf::exam::{TwinRunner, TwinVerdict, decode_counters};
+use ebpf::exam::{TwinJudge, TwinVerdict, decode_counters};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, MapSpec, Program, disasm, insn};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -39,7 +39,7 @@ impl KernelJudge {
     pub fn try_load(program: &Program, name: &str) -> Result<Self, LoadError> {
         let array = |map: &MapSpec| match map.programs {
             0 => Map::array(&map.name, map.value_size, 1, map.mappable).expect("a map"),
-            programs => Map::programs(&map.name, programs).expect("a map of programs"),
+            programs => Map::create_program_array(&map.name, programs).expect("a map of programs"),
         };
         let maps: Vec<Map> = program.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
@@ -58,7 +58,7 @@ impl KernelJudge {
         Ok(Self { loaded, maps, states, before, place, has_a_clock, edits })
     }
 
-    fn counted(&mut self) -> Vec<u64> {
+    fn take_counter_gains(&mut self) -> Vec<u64> {
         let counters = self.maps.first().filter(|_| !self.before.is_empty());
         let Some(counters) = counters else { return Vec::new() };
         let now = decode_counters(&counters.get(0).expect("the counters"));
@@ -68,7 +68,7 @@ impl KernelJudge {
     }
 }
 
-impl TwinRunner for KernelJudge {
+impl TwinJudge for KernelJudge {
     fn name(&self) -> &str {
         "kernel"
     }
@@ -83,7 +83,7 @@ impl TwinRunner for KernelJudge {
         }
         // The program's input begins after the Ethernet header, so an empty header precedes the
         // frame.
-        let hidden = if self.place.reads_by_helper() { vec![0; 14] } else { Vec::new() };
+        let hidden = if self.place.reads_packet_by_helper() { vec![0; 14] } else { Vec::new() };
         let frame = [&hidden, packet.bytes].concat();
         let run = match (self.edits, self.place) {
             (true, _) => self
@@ -98,7 +98,7 @@ impl TwinRunner for KernelJudge {
         };
         match run {
             Ok((value, frame)) => {
-                let (outcome, counted) = (Outcome::decode(value), self.counted());
+                let (outcome, counted) = (Outcome::decode(value), self.take_counter_gains());
                 TwinVerdict::Answered { outcome, counter_increases: counted, frame }
             }
             Err(error) if error.errno == EINVAL && is_refused(self.place, packet.bytes) => {
@@ -108,7 +108,7 @@ impl TwinRunner for KernelJudge {
         }
     }
 
-    fn states(&mut self) -> Option<Vec<Vec<u8>>> {
+    fn filter_states(&mut self) -> Option<Vec<Vec<u8>>> {
         if self.has_a_clock {
             // Clock values are not comparable.
             return None;

@@ -2,7 +2,9 @@
 
 use crate::random::Random;
 use crate::traffic::connection::{Connection, Side};
-use crate::traffic::{CLIENT, CLIENT6, Capture, SERVER, SERVER6};
+use crate::traffic::{
+    CLIENT_ADDRESS, CLIENT_IPV6_ADDRESS, Capture, SERVER_ADDRESS, SERVER_IPV6_ADDRESS,
+};
 
 /// The TCP flag SYN.
 pub(super) const SYN: u8 = 0x02;
@@ -21,12 +23,12 @@ impl ConnectionCapture {
     /// Opens a connection to `port`, and captures its handshake. The seed determines the client's
     /// port and the initial sequence numbers.
     pub(super) fn new(seed: u64, port: u16) -> Self {
-        Self::new_between_addresses(seed, (CLIENT, SERVER), port)
+        Self::new_between_addresses(seed, (CLIENT_ADDRESS, SERVER_ADDRESS), port)
     }
 
     /// Like [`ConnectionCapture::new`], but over IPv6.
     pub(super) fn new_over_ipv6(seed: u64, port: u16) -> Self {
-        Self::new_between_addresses(seed, (CLIENT6, SERVER6), port)
+        Self::new_between_addresses(seed, (CLIENT_IPV6_ADDRESS, SERVER_IPV6_ADDRESS), port)
     }
 
     fn new_between_addresses(seed: u64, ends: (&str, &str), port: u16) -> Self {

@@ -4,7 +4,7 @@
 use super::connection_capture::{ConnectionCapture, concat_captures};
 use crate::packet::Frame;
 use crate::random::Random;
-use crate::traffic::{CLIENT, Capture, SERVER, content, reply_frame};
+use crate::traffic::{CLIENT_ADDRESS, Capture, SERVER_ADDRESS, content, reply_frame};
 use std::net::Ipv4Addr;
 
 const HOST: &str = "www.example.org";
@@ -140,9 +140,14 @@ fn gzip_file(data: &[u8]) -> Vec<u8> {
 pub(super) fn dns_captures() -> Vec<(&'static str, Capture)> {
     let address = Ipv4Addr::new(192, 0, 2, 80);
     let ask = |id: u16, name: &str, kind: u16| {
-        Frame::ethernet().ipv4(CLIENT, SERVER).udp(5_353, 53, &content::dns_query(id, name, kind))
+        Frame::ethernet().ipv4(CLIENT_ADDRESS, SERVER_ADDRESS).udp(
+            5_353,
+            53,
+            &content::dns_query(id, name, kind),
+        )
     };
-    let reply_with = |message: &[u8]| reply_frame().ipv4(SERVER, CLIENT).udp(53, 5_353, message);
+    let reply_with =
+        |message: &[u8]| reply_frame().ipv4(SERVER_ADDRESS, CLIENT_ADDRESS).udp(53, 5_353, message);
     let datagrams = Capture::from_frames([
         ask(1, HOST, 1),
         reply_with(&content::dns_answer(1, HOST, address)),

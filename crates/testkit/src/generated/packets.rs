@@ -1,9 +1,12 @@
 //! Generated packets with unusual layers: fragments, tags, extension headers and other link types.
 
 use super::files::FILE_FORMATS;
-use crate::packet::{Frame, Segment};
+use crate::packet::{Frame, TcpHeader};
 use crate::random::Random;
-use crate::traffic::{CLIENT, CLIENT6, Capture, SERVER, SERVER6, content, mixed_traffic};
+use crate::traffic::{
+    CLIENT_ADDRESS, CLIENT_IPV6_ADDRESS, Capture, SERVER_ADDRESS, SERVER_IPV6_ADDRESS, content,
+    mixed_traffic,
+};
 use wire::LinkType;
 
 /// Splits `transport`, the payload of an IP packet, into fragments of at most `most` bytes, which
@@ -12,7 +15,7 @@ use wire::LinkType;
 fn split_into_fragments(base: &Frame, protocol: u8, transport: &[u8], most: usize) -> Vec<Vec<u8>> {
     let last = transport.len().div_ceil(most).saturating_sub(1);
     let piece = |(at, bytes): (usize, &[u8])| {
-        base.clone().fragment((at * most) as u16, at < last).protocol(protocol, bytes)
+        base.clone().fragment((at * most) as u16, at < last).ip_payload(protocol, bytes)
     };
     transport.chunks(most).enumerate().map(piece).collect()
 }
@@ -22,11 +25,11 @@ const TCP: u8 = 6;
 const ICMP6: u8 = 58;
 
 fn ipv4_frame(host: u8) -> Frame {
-    Frame::ethernet().ipv4(&format!("10.0.1.{host}"), SERVER)
+    Frame::ethernet().ipv4(&format!("10.0.1.{host}"), SERVER_ADDRESS)
 }
 
 fn ipv6_frame(host: u8) -> Frame {
-    Frame::ethernet().ipv6(&format!("2001:db8:1::{host:x}"), SERVER6)
+    Frame::ethernet().ipv6(&format!("2001:db8:1::{host:x}"), SERVER_IPV6_ADDRESS)
 }
 
 /// Returns a UDP header with a payload of `length` bytes, which the caller splits into fragments.
@@ -47,12 +50,12 @@ pub(super) fn fragment_captures() -> Vec<(&'static str, Capture)> {
         many.push(ipv4_frame(host).udp(4000, 4001, b"whole"));
     }
     Random::new(3).shuffle(&mut many);
-    let syn = Segment { source: 4000, target: 80, flags: 2, window: 512, ..Segment::default() };
+    let syn = TcpHeader { source: 4000, target: 80, flags: 2, window: 512, ..TcpHeader::default() };
     let syn = ipv4_frame(1).tcp(&syn, b"")[34..].to_vec();
-    let tagged = Frame::ethernet().append_vlan_tag(42).ipv4("10.0.1.1", SERVER);
+    let tagged = Frame::ethernet().append_vlan_tag(42).ipv4("10.0.1.1", SERVER_ADDRESS);
     let overlapping = |base: &Frame, whole: &[u8]| {
         let mut frames = split_into_fragments(base, UDP, whole, 1_000);
-        frames.insert(1, base.clone().fragment(992, true).protocol(UDP, &[b'!'; 64]));
+        frames.insert(1, base.clone().fragment(992, true).ip_payload(UDP, &[b'!'; 64]));
         frames
     };
     let missing = |base: &Frame, whole: &[u8]| {
@@ -64,12 +67,12 @@ pub(super) fn fragment_captures() -> Vec<(&'static str, Capture)> {
         split_into_fragments(&ipv4_frame(4), UDP, &udp_datagram(ipv4_frame(4), 20, 60), 40);
     padded.iter_mut().for_each(|frame| frame.resize(frame.len().max(60), 0xee));
     let uneven = [
-        ipv6_frame(5).fragment(0, true).protocol(UDP, &whole6(5)[..1_001]),
-        ipv6_frame(5).fragment(1_008, false).protocol(UDP, &whole6(5)[1_008..]),
+        ipv6_frame(5).fragment(0, true).ip_payload(UDP, &whole6(5)[..1_001]),
+        ipv6_frame(5).fragment(1_008, false).ip_payload(UDP, &whole6(5)[1_008..]),
     ];
-    let atomic = ipv6_frame(8).fragment(0, false).protocol(ICMP6, &[2, 0, 0, 0, 0, 0, 4, 0]);
-    let big4 = [ipv4_frame(6).fragment(65_512, false).protocol(UDP, &[7; 64])];
-    let big6 = [ipv6_frame(6).fragment(65_512, false).protocol(UDP, &[7; 64])];
+    let atomic = ipv6_frame(8).fragment(0, false).ip_payload(ICMP6, &[2, 0, 0, 0, 0, 0, 4, 0]);
+    let big4 = [ipv4_frame(6).fragment(65_512, false).ip_payload(UDP, &[7; 64])];
+    let big6 = [ipv6_frame(6).fragment(65_512, false).ip_payload(UDP, &[7; 64])];
     vec![
         ("many", Capture::from_frames(many)),
         ("syn-behind-tag", Capture::from_frames(split_into_fragments(&tagged, TCP, &syn, 8))),
@@ -102,20 +105,26 @@ pub(super) fn fragment_captures() -> Vec<(&'static str, Capture)> {
 /// Returns captures of frames with tags, extension headers, invalid fields and truncated contents.
 pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
     let ask = content::dns_query(7, "www.example.org", 1);
-    let base = || Frame::ethernet().ipv4(CLIENT, SERVER);
-    let over = |frame: Frame| frame.ipv4(CLIENT, SERVER).udp(4000, 53, &ask);
+    let base = || Frame::ethernet().ipv4(CLIENT_ADDRESS, SERVER_ADDRESS);
+    let over = |frame: Frame| frame.ipv4(CLIENT_ADDRESS, SERVER_ADDRESS).udp(4000, 53, &ask);
     let tagged = vec![
         over(Frame::ethernet().append_vlan_tag(1)),
         over(Frame::ethernet().append_vlan_tag(0xe001)),
-        over(Frame::ethernet().tag_with_ethertype(0x88a8, 7).append_vlan_tag(42)),
-        over(Frame::ethernet().tag_with_ethertype(0x9100, 7).append_vlan_tag(42)),
+        over(Frame::ethernet().append_tag_with_ethertype(0x88a8, 7).append_vlan_tag(42)),
+        over(Frame::ethernet().append_tag_with_ethertype(0x9100, 7).append_vlan_tag(42)),
         over(Frame::ethernet().append_vlan_tag(1).append_vlan_tag(2).append_vlan_tag(3)),
         over(Frame::ethernet().append_snap_header()),
-        Frame::ethernet().append_vlan_tag(9).arp(true, CLIENT, SERVER),
-        Frame::ethernet().append_vlan_tag(9).ipv6(CLIENT6, SERVER6).udp(4000, 53, &ask),
+        Frame::ethernet().append_vlan_tag(9).arp(true, CLIENT_ADDRESS, SERVER_ADDRESS),
+        Frame::ethernet()
+            .append_vlan_tag(9)
+            .ipv6(CLIENT_IPV6_ADDRESS, SERVER_IPV6_ADDRESS)
+            .udp(4000, 53, &ask),
     ];
     let extended = |header: u8, body: &[u8]| {
-        Frame::ethernet().ipv6(CLIENT6, SERVER6).ipv6_extension(header, body).udp(4000, 53, &ask)
+        Frame::ethernet()
+            .ipv6(CLIENT_IPV6_ADDRESS, SERVER_IPV6_ADDRESS)
+            .ipv6_extension(header, body)
+            .udp(4000, 53, &ask)
     };
     let headers = vec![
         base().ipv4_options(&[1; 8]).udp(4000, 53, &ask),
@@ -123,14 +132,19 @@ pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
         extended(0, &[0, 5, 2, 0, 0, 1, 0]),
         extended(60, &[0, 1, 4, 0, 0, 0, 0]),
         extended(43, &[0, 0, 0, 0, 0, 0, 0]),
-        Frame::ethernet().ipv6(CLIENT6, SERVER6).echo(true, 1, 2, b"is anybody there?"),
-        base().protocol(47, &[0, 0, 8, 0, 0x45, 0]),
-        base().protocol(50, &[0, 0, 0, 1, 0, 0, 0, 2]),
-        base().protocol(132, &[0x0b, 0x80, 0x0b, 0x81, 0, 0, 0, 0, 0, 0, 0, 0]),
-        base().protocol(1, &[3, 1, 0, 0, 0, 0, 0, 0, 0x45, 0, 0, 28]),
-        Frame::ethernet().ethertype(0x88cc, &[2, 7, 4, 2, 0, 0, 0, 0, 1, 0, 0]),
-        Frame::ethernet().ethertype(0x8847, &[0, 0, 0x11, 0xff, 0x45, 0, 0, 20]),
-        Frame::ethernet().ethertype(0x0800, &[]),
+        Frame::ethernet().ipv6(CLIENT_IPV6_ADDRESS, SERVER_IPV6_ADDRESS).echo(
+            true,
+            1,
+            2,
+            b"is anybody there?",
+        ),
+        base().ip_payload(47, &[0, 0, 8, 0, 0x45, 0]),
+        base().ip_payload(50, &[0, 0, 0, 1, 0, 0, 0, 2]),
+        base().ip_payload(132, &[0x0b, 0x80, 0x0b, 0x81, 0, 0, 0, 0, 0, 0, 0, 0]),
+        base().ip_payload(1, &[3, 1, 0, 0, 0, 0, 0, 0, 0x45, 0, 0, 28]),
+        Frame::ethernet().link_payload(0x88cc, &[2, 7, 4, 2, 0, 0, 0, 0, 1, 0, 0]),
+        Frame::ethernet().link_payload(0x8847, &[0, 0, 0x11, 0xff, 0x45, 0, 0, 20]),
+        Frame::ethernet().link_payload(0x0800, &[]),
     ];
     let mut wrong = Vec::new();
     for (at, value) in [(14, 0x44), (14, 0x55), (16, 0xff), (17, 19), (23, 99), (34, 0), (38, 0xff)]
@@ -139,7 +153,8 @@ pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
         frame[at] = value;
         wrong.push(frame);
     }
-    let segment = Segment { source: 4000, target: 80, flags: 2, window: 512, ..Segment::default() };
+    let segment =
+        TcpHeader { source: 4000, target: 80, flags: 2, window: 512, ..TcpHeader::default() };
     let mut small = base().tcp(&segment, b"");
     small[14 + 20 + 12] = 0x40;
     wrong.push(small);
@@ -161,13 +176,14 @@ pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
 /// Returns captures of link types other than Ethernet, including an unknown type, and one capture
 /// with two link types.
 pub(super) fn link_type_captures() -> Vec<(String, Vec<u8>)> {
-    let segment = Segment { source: 4000, target: 80, flags: 2, window: 512, ..Segment::default() };
+    let segment =
+        TcpHeader { source: 4000, target: 80, flags: 2, window: 512, ..TcpHeader::default() };
     let ask = content::dns_query(7, "www.example.org", 1);
     let three = |base: &dyn Fn() -> Frame| {
         Capture::from_frames([
-            base().ipv4(CLIENT, SERVER).udp(4000, 53, &ask),
-            base().ipv4(CLIENT, SERVER).tcp(&segment, b""),
-            base().ipv6(CLIENT6, SERVER6).udp(4000, 53, &ask),
+            base().ipv4(CLIENT_ADDRESS, SERVER_ADDRESS).udp(4000, 53, &ask),
+            base().ipv4(CLIENT_ADDRESS, SERVER_ADDRESS).tcp(&segment, b""),
+            base().ipv6(CLIENT_IPV6_ADDRESS, SERVER_IPV6_ADDRESS).udp(4000, 53, &ask),
         ])
         .frames
     };

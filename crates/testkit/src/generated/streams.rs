@@ -6,7 +6,7 @@
 use super::connection_capture::{ACK, ConnectionCapture, RST, SYN};
 use crate::packet::Frame;
 use crate::traffic::connection::Side;
-use crate::traffic::{CLIENT, Capture, SERVER, content, reply_frame, tcp_header};
+use crate::traffic::{CLIENT_ADDRESS, Capture, SERVER_ADDRESS, content, reply_frame, tcp_header};
 
 pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
     let page = content::html_page(6_000);
@@ -78,11 +78,11 @@ fn enclosing_segment() -> Capture {
 fn connection_with_data_in_syn() -> Capture {
     let client = |sequence, acknowledgement, flags, data: &[u8]| {
         let segment = tcp_header((40_100, 80), sequence, acknowledgement, flags);
-        Frame::ethernet().ipv4(CLIENT, SERVER).tcp(&segment, data)
+        Frame::ethernet().ipv4(CLIENT_ADDRESS, SERVER_ADDRESS).tcp(&segment, data)
     };
     let server = |sequence, acknowledgement, flags, data: &[u8]| {
         let segment = tcp_header((80, 40_100), sequence, acknowledgement, flags);
-        reply_frame().ipv4(SERVER, CLIENT).tcp(&segment, data)
+        reply_frame().ipv4(SERVER_ADDRESS, CLIENT_ADDRESS).tcp(&segment, data)
     };
     Capture::from_frames([
         client(1_000, 0, SYN, b"GET /fast HTTP/1.0\r\n\r\n"),
@@ -116,7 +116,7 @@ fn wrapping_sequence_numbers() -> Capture {
     let mut frames = Vec::new();
     let mut put = |sequence: u32, flags, data: &[u8]| {
         let segment = tcp_header((40_200, 4000), sequence, 1, flags);
-        frames.push(Frame::ethernet().ipv4(CLIENT, SERVER).tcp(&segment, data));
+        frames.push(Frame::ethernet().ipv4(CLIENT_ADDRESS, SERVER_ADDRESS).tcp(&segment, data));
     };
     put(u32::MAX - 8, SYN, b"");
     put(4, ACK, b"behind");

@@ -18,7 +18,9 @@
 mod packets;
 
 pub use crate::wait::{WAIT_TIMEOUT, wait_until};
-pub use packets::{Counters, counters, is_capturing, packet_sockets, wait_until_received};
+pub use packets::{
+    DeviceCounters, device_counters, is_capturing, packet_socket_inodes, wait_until_received,
+};
 
 use crate::need;
 use std::fs::{self, File};
@@ -66,8 +68,8 @@ impl Namespace {
         let own = std::process::id();
         REMOVE_STALE_NAMESPACES
             .call_once(|| remove_stale_namespaces(|process| process == own || !is_alive(process)));
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_NAMESPACE_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_NAMESPACE_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("sl-{}-{number}", std::process::id());
         if let Err(why) = try_ip_command(&["netns", "add", &name]) {
             return need::report_skip(&format!("needs network namespaces: {why}"));
@@ -327,7 +329,7 @@ mod tests {
             assert_eq!(text, "over");
         }
         let [near, far] = [(&pair.client, CLIENT_DEVICE), (&pair.server, SERVER_DEVICE)]
-            .map(|(space, device)| counters(space, device).unwrap());
+            .map(|(space, device)| device_counters(space, device).unwrap());
         assert!(near.sent > 0 && far.received > 0, "{near:?} {far:?}");
         assert_eq!(pair.client.run_program("echo", "here"), "here\n");
     }
@@ -338,7 +340,7 @@ mod tests {
         let Some(pair) = NamespacePair::new(cable) else { return };
         let text = pair.client.run_ip(&format!("link show dev {CLIENT_DEVICE}"));
         assert!(text.contains("mtu 9000"), "{text}");
-        let sent = |space, device| counters(space, device).unwrap().sent;
+        let sent = |space, device| device_counters(space, device).unwrap().sent;
         let silent = sent(&pair.client, CLIENT_DEVICE) + sent(&pair.server, SERVER_DEVICE);
         assert_eq!(silent, 0);
     }

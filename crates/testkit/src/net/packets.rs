@@ -7,7 +7,7 @@ use std::fs;
 
 /// The counters of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
+pub struct DeviceCounters {
     /// Number of frames that the device has received.
     pub received: u64,
     /// Frames dropped by the device on reception.
@@ -19,7 +19,7 @@ pub struct Counters {
 }
 
 /// Returns the counters of a device, or `None` if no device has this name.
-pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
+pub fn device_counters(space: &Namespace, device: &str) -> Option<DeviceCounters> {
     parse_counters(&space.run_in_network_namespace(|| read_net_file("dev")), device)
 }
 
@@ -32,7 +32,7 @@ pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
 #[track_caller]
 pub fn wait_until_received(space: &Namespace, device: &str, frames: u64) {
     wait_until(&format!("{device} has received {frames} frames"), || {
-        let now = counters(space, device).expect("the device is there");
+        let now = device_counters(space, device).expect("the device is there");
         now.received + now.receive_dropped >= frames
             && parse_backlog(&read_net_file("softnet_stat")) == 0
     });
@@ -40,14 +40,14 @@ pub fn wait_until_received(space: &Namespace, device: &str, frames: u64) {
 
 /// Returns the inode numbers of the packet sockets that receive frames in the namespace: the
 /// sockets that are active and bound to a protocol.
-pub fn packet_sockets(space: &Namespace) -> Vec<u64> {
-    parse_packet_sockets(&space.run_in_network_namespace(|| read_net_file("packet")))
+pub fn packet_socket_inodes(space: &Namespace) -> Vec<u64> {
+    parse_packet_socket_inodes(&space.run_in_network_namespace(|| read_net_file("packet")))
 }
 
 /// Returns true if a process may be capturing in the namespace: it has a BPF link of any kind, or a
 /// packet socket that receives frames in the namespace.
 pub fn is_capturing(space: &Namespace, process: u32) -> bool {
-    let sockets = packet_sockets(space);
+    let sockets = packet_socket_inodes(space);
     let names: Vec<String> = sockets.iter().map(|number| format!("socket:[{number}]")).collect();
     let open = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     let targets = open.filter_map(|entry| fs::read_link(entry.path()).ok());
@@ -63,7 +63,7 @@ fn read_net_file(name: &str) -> String {
     fs::read_to_string(format!("/proc/thread-self/net/{name}")).expect("the kernel has a network")
 }
 
-fn parse_counters(text: &str, device: &str) -> Option<Counters> {
+fn parse_counters(text: &str, device: &str) -> Option<DeviceCounters> {
     let line = text.lines().find_map(|line| {
         let (name, rest) = line.split_once(':')?;
         (name.trim() == device).then_some(rest)
@@ -72,7 +72,7 @@ fn parse_counters(text: &str, device: &str) -> Option<Counters> {
     // same counts for transmission.
     let mut numbers = line.split_whitespace().map(|word| word.parse().ok());
     let mut number = |skip: usize| numbers.nth(skip).flatten();
-    Some(Counters {
+    Some(DeviceCounters {
         received: number(1)?,
         receive_dropped: number(1)?,
         sent: number(5)?,
@@ -89,7 +89,7 @@ fn parse_backlog(text: &str) -> u64 {
     text.lines().filter_map(of).sum()
 }
 
-fn parse_packet_sockets(text: &str) -> Vec<u64> {
+fn parse_packet_socket_inodes(text: &str) -> Vec<u64> {
     // The columns are socket, references, type, protocol, device, running, memory, user and inode.
     let running = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -109,7 +109,8 @@ mod tests {
             face |bytes    packets errs drop fifo frame compressed multicast|bytes packets\n    \
             lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  \
             e0:100 20 0 3 0 0 0 0 500 60 0 7 0 0 0 0\n";
-        let expected = Counters { received: 20, receive_dropped: 3, sent: 60, send_dropped: 7 };
+        let expected =
+            DeviceCounters { received: 20, receive_dropped: 3, sent: 60, send_dropped: 7 };
         assert_eq!(parse_counters(text, "e0"), Some(expected));
         assert_eq!(parse_counters(text, "0"), None);
     }
@@ -127,6 +128,6 @@ mod tests {
             00000000 3      3    0003   2     1 0      0      54\n\
             00000000 3      3    0000   2     1 0      0      55\n\
             00000000 3      3    0003   2     0 0      0      56\n";
-        assert_eq!(parse_packet_sockets(text), [54]);
+        assert_eq!(parse_packet_socket_inodes(text), [54]);
     }
 }

@@ -8,7 +8,7 @@ use crate::random::Random;
 
 /// Maximum payload of a segment in bytes: the Ethernet MTU of 1500 without the headers of IPv6 and
 /// TCP.
-const SEGMENT_MAX: usize = 1_440;
+const SEGMENT_PAYLOAD_MAX: usize = 1_440;
 
 /// The TCP flag FIN.
 const FIN: u8 = 0x01;
@@ -85,8 +85,8 @@ impl Connection {
     /// Splits data into segments, and returns them without adding them to a capture. The caller
     /// adds them to a capture, and can reorder or omit some of them.
     pub(crate) fn split_into_segments(&mut self, side: Side, data: &[u8]) -> Vec<Vec<u8>> {
-        let last = data.len().div_ceil(SEGMENT_MAX).saturating_sub(1);
-        let chunks = data.chunks(SEGMENT_MAX).enumerate();
+        let last = data.len().div_ceil(SEGMENT_PAYLOAD_MAX).saturating_sub(1);
+        let chunks = data.chunks(SEGMENT_PAYLOAD_MAX).enumerate();
         chunks
             .map(|(index, chunk)| {
                 let flags = if index == last { PSH | ACK } else { ACK };
@@ -120,7 +120,7 @@ impl Connection {
     /// Returns a segment with the TCP options of a handshake: maximum segment size, SACK permitted,
     /// window scale.
     fn handshake_segment(&self, side: Side, flags: u8) -> Vec<u8> {
-        let size = (SEGMENT_MAX as u16).to_be_bytes();
+        let size = (SEGMENT_PAYLOAD_MAX as u16).to_be_bytes();
         let options = [2, 4, size[0], size[1], 4, 2, 1, 3, 3, 7];
         self.segment_frame(side, flags, &options, &[])
     }

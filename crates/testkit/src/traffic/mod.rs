@@ -10,9 +10,9 @@ pub(crate) mod content;
 mod script;
 
 pub use connection::Side;
-pub use script::Script;
+pub use script::ConnectionScript;
 
-use crate::packet::{Frame, Segment};
+use crate::packet::{Frame, TcpHeader};
 use crate::random::Random;
 use connection::Connection;
 
@@ -28,7 +28,7 @@ impl Capture {
     /// Returns a pcap file of the frames, with timestamps in ns.
     pub fn to_pcap(&self) -> Vec<u8> {
         use wire::capture::write;
-        let mut file = write::file_header(wire::LinkType::ETHERNET).to_vec();
+        let mut file = write::encode_file_header(wire::LinkType::ETHERNET).to_vec();
         for (time_ns, frame) in &self.frames {
             let length = frame.len() as u32;
             file.extend(write::encode_record_header(*time_ns, length, length));
@@ -57,19 +57,19 @@ impl Capture {
 }
 
 /// The IPv4 address of the client in generated traffic.
-pub(crate) const CLIENT: &str = "10.0.0.1";
+pub(crate) const CLIENT_ADDRESS: &str = "10.0.0.1";
 /// The IPv4 address of the client's router.
 const ROUTER_ADDRESS: &str = "10.0.0.254";
 /// The IPv4 address of the DNS resolver.
 const RESOLVER_ADDRESS: &str = "10.0.0.53";
 /// The IPv4 address of the web server in generated traffic.
-pub(crate) const SERVER: &str = "192.0.2.80";
+pub(crate) const SERVER_ADDRESS: &str = "192.0.2.80";
 /// The IPv4 address of a second server in generated traffic.
 const OTHER_SERVER_ADDRESS: &str = "198.51.100.7";
 /// The IPv6 address of the client in generated traffic.
-pub(crate) const CLIENT6: &str = "2001:db8::1";
+pub(crate) const CLIENT_IPV6_ADDRESS: &str = "2001:db8::1";
 /// The IPv6 address of the web server in generated traffic.
-pub(crate) const SERVER6: &str = "2001:db8:80::80";
+pub(crate) const SERVER_IPV6_ADDRESS: &str = "2001:db8:80::80";
 
 /// Returns the contents of `examples/web.pcap`: six connections to port 80 (one with a reordered
 /// and a repeated segment, one over IPv6), one to port 443, DNS, ARP, ICMP echo, and a frame with a
@@ -77,7 +77,7 @@ pub(crate) const SERVER6: &str = "2001:db8:80::80";
 pub fn web_capture() -> Capture {
     let (mut capture, mut random) = (Capture::new(), Random::new(2026));
     add_neighbour_traffic(&mut capture);
-    add_dns_lookups(&mut capture, 0x1001, "www.example.org", SERVER);
+    add_dns_lookups(&mut capture, 0x1001, "www.example.org", SERVER_ADDRESS);
     add_page_with_style(&mut capture, &mut random);
     add_dns_lookups(&mut capture, 0x1002, "download.example.org", OTHER_SERVER_ADDRESS);
     add_disordered_download(&mut capture, &mut random);
@@ -103,7 +103,7 @@ pub fn mixed_traffic(seed: u64, connections: usize) -> Capture {
             5 => add_tagged_frame(&mut capture),
             _ => {
                 let id = random.below(0x1000) as u16;
-                add_dns_lookups(&mut capture, id, "www.example.org", SERVER);
+                add_dns_lookups(&mut capture, id, "www.example.org", SERVER_ADDRESS);
                 add_page_with_style(&mut capture, &mut random);
             }
         }
@@ -114,13 +114,15 @@ pub fn mixed_traffic(seed: u64, connections: usize) -> Capture {
 /// Adds an ARP exchange and two ICMP echoes between the client and its router.
 fn add_neighbour_traffic(capture: &mut Capture) {
     let broadcast = Frame::ethernet_between(crate::packet::SOURCE_MAC, [0xff; 6]).padded_to(60);
-    capture.add(0, broadcast.arp(true, CLIENT, ROUTER_ADDRESS));
-    capture.add(180, reply_frame().padded_to(60).arp(false, ROUTER_ADDRESS, CLIENT));
+    capture.add(0, broadcast.arp(true, CLIENT_ADDRESS, ROUTER_ADDRESS));
+    capture.add(180, reply_frame().padded_to(60).arp(false, ROUTER_ADDRESS, CLIENT_ADDRESS));
     for number in 1..=2 {
         let payload = b"is anybody there?";
-        let request = Frame::ethernet().ipv4(CLIENT, ROUTER_ADDRESS).echo(true, 7, number, payload);
+        let request =
+            Frame::ethernet().ipv4(CLIENT_ADDRESS, ROUTER_ADDRESS).echo(true, 7, number, payload);
         capture.add(1_000, request);
-        let answer = reply_frame().ipv4(ROUTER_ADDRESS, CLIENT).echo(false, 7, number, payload);
+        let answer =
+            reply_frame().ipv4(ROUTER_ADDRESS, CLIENT_ADDRESS).echo(false, 7, number, payload);
         capture.add(350, answer);
     }
 }
@@ -128,10 +130,11 @@ fn add_neighbour_traffic(capture: &mut Capture) {
 /// Adds a DNS query with its response, and then a query with the response NXDOMAIN.
 fn add_dns_lookups(capture: &mut Capture, id: u16, name: &str, address: &str) {
     let ask = |question: &[u8], port| {
-        Frame::ethernet().ipv4(CLIENT, RESOLVER_ADDRESS).udp(port, 53, question)
+        Frame::ethernet().ipv4(CLIENT_ADDRESS, RESOLVER_ADDRESS).udp(port, 53, question)
     };
-    let reply_with =
-        |answer: &[u8], port| reply_frame().ipv4(RESOLVER_ADDRESS, CLIENT).udp(53, port, answer);
+    let reply_with = |answer: &[u8], port| {
+        reply_frame().ipv4(RESOLVER_ADDRESS, CLIENT_ADDRESS).udp(53, port, answer)
+    };
     capture.add(2_000, ask(&content::dns_query(id, name, 1), 40_001));
     let address = address.parse().expect("the addresses of this file are addresses");
     capture.add(9_000, reply_with(&content::dns_answer(id, name, address), 40_001));
@@ -145,7 +148,7 @@ fn add_dns_lookups(capture: &mut Capture, id: u16, name: &str, address: &str) {
 /// Adds the download of a page and its style sheet over one connection, and a concurrent connection
 /// that downloads random bytes.
 fn add_page_with_style(capture: &mut Capture, random: &mut Random) {
-    let mut page = Connection::open(capture, random, (CLIENT, SERVER), 80);
+    let mut page = Connection::open(capture, random, (CLIENT_ADDRESS, SERVER_ADDRESS), 80);
     page.send(capture, Side::Client, &content::get_request("www.example.org", "/"));
     page.send(
         capture,
@@ -154,7 +157,7 @@ fn add_page_with_style(capture: &mut Capture, random: &mut Random) {
     );
     page.send(capture, Side::Client, &content::get_request("www.example.org", "/style.css"));
     page.send(capture, Side::Server, &content::ok_response("text/css", content::STYLE_SHEET));
-    let mut sample = Connection::open(capture, random, (CLIENT, SERVER), 80);
+    let mut sample = Connection::open(capture, random, (CLIENT_ADDRESS, SERVER_ADDRESS), 80);
     sample.send(capture, Side::Client, &content::get_request("www.example.org", "/sample"));
     sample.send(
         capture,
@@ -168,7 +171,8 @@ fn add_page_with_style(capture: &mut Capture, random: &mut Random) {
 /// Adds a download whose second and third segments are swapped and whose fourth segment is
 /// repeated.
 fn add_disordered_download(capture: &mut Capture, random: &mut Random) {
-    let mut connection = Connection::open(capture, random, (CLIENT, OTHER_SERVER_ADDRESS), 80);
+    let mut connection =
+        Connection::open(capture, random, (CLIENT_ADDRESS, OTHER_SERVER_ADDRESS), 80);
     connection.send(capture, Side::Client, &content::get_request("download.example.org", "/text"));
     let body = content::html_page(7_000);
     let mut segments =
@@ -185,7 +189,7 @@ fn add_disordered_download(capture: &mut Capture, random: &mut Random) {
 /// Adds a connection with a form, a chunked response and a HEAD request, and another connection
 /// with a 404 response, which the client resets.
 fn add_posts_and_errors(capture: &mut Capture, random: &mut Random) {
-    let mut form = Connection::open(capture, random, (CLIENT, SERVER), 80);
+    let mut form = Connection::open(capture, random, (CLIENT_ADDRESS, SERVER_ADDRESS), 80);
     form.send(
         capture,
         Side::Client,
@@ -195,7 +199,7 @@ fn add_posts_and_errors(capture: &mut Capture, random: &mut Random) {
     form.send(capture, Side::Client, &content::head_request("www.example.org", "/"));
     form.send(capture, Side::Server, &content::head_response("200 OK", 1_900));
     form.close(capture);
-    let mut missing = Connection::open(capture, random, (CLIENT, OTHER_SERVER_ADDRESS), 80);
+    let mut missing = Connection::open(capture, random, (CLIENT_ADDRESS, OTHER_SERVER_ADDRESS), 80);
     missing.send(capture, Side::Client, &content::get_request("download.example.org", "/gone"));
     missing.send(capture, Side::Server, &content::not_found_response());
     missing.reset(capture);
@@ -204,7 +208,8 @@ fn add_posts_and_errors(capture: &mut Capture, random: &mut Random) {
 /// Adds a connection with a TLS handshake (the ClientHello and the first flight of the server) and
 /// encrypted records.
 fn add_tls_flight(capture: &mut Capture, random: &mut Random) {
-    let mut connection = Connection::open(capture, random, (CLIENT, OTHER_SERVER_ADDRESS), 443);
+    let mut connection =
+        Connection::open(capture, random, (CLIENT_ADDRESS, OTHER_SERVER_ADDRESS), 443);
     let hello = content::client_hello(random, "secret.example.org");
     connection.send(capture, Side::Client, &hello);
     connection.send(capture, Side::Server, &content::tls_server_flight(random));
@@ -214,7 +219,8 @@ fn add_tls_flight(capture: &mut Capture, random: &mut Random) {
 }
 
 fn add_ipv6_connection(capture: &mut Capture, random: &mut Random) {
-    let mut connection = Connection::open(capture, random, (CLIENT6, SERVER6), 80);
+    let mut connection =
+        Connection::open(capture, random, (CLIENT_IPV6_ADDRESS, SERVER_IPV6_ADDRESS), 80);
     connection.send(capture, Side::Client, &content::get_request("www.example.org", "/six"));
     connection.send(
         capture,
@@ -227,8 +233,10 @@ fn add_ipv6_connection(capture: &mut Capture, random: &mut Random) {
 /// Adds a syslog message in VLAN 42.
 fn add_tagged_frame(capture: &mut Capture) {
     let message = b"<134>1 2026-01-01T00:00:00Z host streamline - - - one line of log";
-    let frame =
-        Frame::ethernet().append_vlan_tag(42).ipv4(CLIENT, "10.0.42.5").udp(40_514, 514, message);
+    let frame = Frame::ethernet()
+        .append_vlan_tag(42)
+        .ipv4(CLIENT_ADDRESS, "10.0.42.5")
+        .udp(40_514, 514, message);
     capture.add(5_000, frame);
 }
 
@@ -244,9 +252,9 @@ pub(crate) fn tcp_header(
     sequence: u32,
     acknowledgement: u32,
     flags: u8,
-) -> Segment {
+) -> TcpHeader {
     let (source, target) = ports;
-    Segment { source, target, sequence, acknowledgement, flags, window: 64_240, options: vec![] }
+    TcpHeader { source, target, sequence, acknowledgement, flags, window: 64_240, options: vec![] }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! segments.
 
 use super::connection::Side;
-use super::{CLIENT, Capture, SERVER, reply_frame, tcp_header};
+use super::{CLIENT_ADDRESS, Capture, SERVER_ADDRESS, reply_frame, tcp_header};
 use crate::packet::Frame;
 
 /// The TCP flag FIN.
@@ -18,13 +18,13 @@ const PORTS: (u16, u16) = (40_000, 80);
 
 /// A connection to port 80 whose capture begins with the handshake. Frames are 1 ms apart.
 #[derive(Clone, Debug)]
-pub struct Script {
+pub struct ConnectionScript {
     capture: Capture,
     /// The next sequence number of the client and of the server.
     next: [u32; 2],
 }
 
-impl Script {
+impl ConnectionScript {
     /// Returns a script that begins with a completed handshake.
     pub fn with_handshake() -> Self {
         let mut this = Self { capture: Capture::new(), next: [1_000, 9_000] };
@@ -65,7 +65,7 @@ impl Script {
     }
 
     /// Returns the capture of all frames so far.
-    pub fn capture(self) -> Capture {
+    pub fn into_capture(self) -> Capture {
         self.capture
     }
 
@@ -74,11 +74,11 @@ impl Script {
         let acknowledged = |number| if flags & ACK == 0 { 0 } else { number };
         let (frame, mut header) = match side {
             Side::Client => (
-                Frame::ethernet().ipv4(CLIENT, SERVER),
+                Frame::ethernet().ipv4(CLIENT_ADDRESS, SERVER_ADDRESS),
                 tcp_header(PORTS, client, acknowledged(server), flags),
             ),
             Side::Server => (
-                reply_frame().ipv4(SERVER, CLIENT),
+                reply_frame().ipv4(SERVER_ADDRESS, CLIENT_ADDRESS),
                 tcp_header((PORTS.1, PORTS.0), server, acknowledged(client), flags),
             ),
         };

@@ -1,9 +1,9 @@
 //! Functions that close, duplicate, connect or configure descriptors, and the handler for forks.
 
-use crate::origin;
-use crate::share;
+use crate::flow_share;
 use crate::socket::Socket;
-use crate::table;
+use crate::socket_origin;
+use crate::socket_table;
 use std::ffi::{c_int, c_uint, c_void};
 use sys::preload::interpose::{at_fork, catch_panic_and_preserve_errno, missing_function};
 use sys::preload::udp;
@@ -19,7 +19,7 @@ extern "C" fn start() {
 
 /// Ends the rings of all sockets when the program exits, so that their counts are reported.
 extern "C" fn end() {
-    catch_panic_and_preserve_errno(|| table::for_each_classified_socket(Socket::close));
+    catch_panic_and_preserve_errno(|| socket_table::for_each_classified_socket(Socket::close));
 }
 
 /// Ends the rings of all promoted sockets before a fork, because a forked child could also read
@@ -27,13 +27,13 @@ extern "C" fn end() {
 /// single process again.
 extern "C" fn before_fork() {
     catch_panic_and_preserve_errno(|| {
-        origin::record_fork();
-        table::for_each_classified_socket(Socket::return_temporarily);
+        socket_origin::record_fork();
+        socket_table::for_each_classified_socket(Socket::return_to_kernel_temporarily);
     });
 }
 
 extern "C" fn in_child() {
-    catch_panic_and_preserve_errno(table::forget_in_child);
+    catch_panic_and_preserve_errno(socket_table::forget_in_child);
 }
 
 type SocketFn = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
@@ -48,20 +48,23 @@ pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> 
     let Some(next) = next_function!(c"socket" as SocketFn) else { return missing_function() };
     // SAFETY: I1; socket(2) takes any numbers.
     let number = unsafe { next(family, kind, protocol) };
-    catch_panic_and_preserve_errno(|| origin::record_created_socket(number));
+    catch_panic_and_preserve_errno(|| socket_origin::record_created_socket(number));
     number
 }
 
 interpose!(
     /// Replaces `close(2)`. Forgets the socket of the descriptor first.
-    close(number: c_int) -> c_int, c"close", |number| { table::forget(number); None }
+    close(number: c_int) -> c_int, c"close", |number| {
+        socket_table::forget_descriptor(number);
+        None
+    }
 );
 interpose!(
     /// Replaces `close_range(2)`. Forgets the sockets of all descriptors in the range first.
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, c"close_range",
     |first, last, _| {
         for number in first..=last.min(u32::from(u16::MAX)) {
-            table::forget(number.cast_signed());
+            socket_table::forget_descriptor(number.cast_signed());
         }
         None
     }
@@ -71,12 +74,12 @@ interpose!(
     /// their next promotion, because they may now have to share the port.
     bind(number: c_int, address: *const c_void, size: c_uint) -> c_int, c"bind",
     |_, address, size| {
-        if !address.is_null() && size >= 4 && !table::has_no_promoted_socket() {
+        if !address.is_null() && size >= 4 && !socket_table::has_no_promoted_socket() {
             // SAFETY: U1: the address has `size` bytes. The port is at the same place in all
             // families.
             let place = unsafe { address.cast::<[u8; 2]>().add(1) };
             // SAFETY: U1.
-            release_port(u16::from_be_bytes(unsafe { place.read() }));
+            return_port_sockets_to_kernel(u16::from_be_bytes(unsafe { place.read() }));
         }
         None
     }
@@ -84,11 +87,14 @@ interpose!(
 interpose!(
     /// Replaces `connect(2)`. A promoted socket returns to the kernel permanently.
     connect(number: c_int, address: *const c_void, size: c_uint) -> c_int, c"connect",
-    |number, _, _| { demote(number); None }
+    |number, _, _| { demote_socket(number); None }
 );
 interpose!(
     /// Replaces `shutdown(2)`. A promoted socket returns to the kernel permanently.
-    shutdown(number: c_int, how: c_int) -> c_int, c"shutdown", |number, _| { demote(number); None }
+    shutdown(number: c_int, how: c_int) -> c_int, c"shutdown", |number, _| {
+        demote_socket(number);
+        None
+    }
 );
 interpose!(
     /// Replaces `setsockopt(2)`. A promoted socket returns to the kernel permanently if only the
@@ -99,21 +105,21 @@ interpose!(
         -> c_int, c"setsockopt",
     |number, level, name, _, _| {
         if udp::is_kernel_only_option(level, name) {
-            demote(number);
+            demote_socket(number);
         }
         if udp::is_device_binding_option(level, name)
             && let Some(facts) = udp::udp_socket_facts(number)
         {
-            release_port(facts.local.port());
+            return_port_sockets_to_kernel(facts.local.port());
         }
         if udp::is_reuseport_program_option(level, name)
             && let Some(facts) = udp::udp_socket_facts(number)
         {
             let port = facts.local.port();
-            share::record_port_selector(port);
-            table::for_each_classified_socket(|socket| {
+            flow_share::record_port_selector(port);
+            socket_table::for_each_classified_socket(|socket| {
                 if socket.is_promoted_on_port(port) {
-                    socket.return_permanently();
+                    socket.return_to_kernel_permanently();
                 }
             });
         }
@@ -121,34 +127,34 @@ interpose!(
     },
     after: |number, level, name, _, _| {
         if udp::is_control_message_option(level, name)
-            && let Some(socket) = table::find_promoted_socket(number)
+            && let Some(socket) = socket_table::find_promoted_socket(number)
         {
             socket.update_requested_control_messages(number);
         }
         // The next ring has the new size.
         if udp::is_receive_buffer_option(level, name)
-            && let Some(socket) = table::find_promoted_socket(number)
+            && let Some(socket) = socket_table::find_promoted_socket(number)
         {
-            socket.return_temporarily();
+            socket.return_to_kernel_temporarily();
         }
     }
 );
 
 /// Ends the rings of the promoted sockets of a port until the sockets are promoted again, because
 /// the sockets that share the port are about to change.
-fn release_port(port: u16) {
-    table::for_each_classified_socket(|socket| {
+fn return_port_sockets_to_kernel(port: u16) {
+    socket_table::for_each_classified_socket(|socket| {
         if socket.is_promoted_on_port(port) {
-            socket.return_temporarily();
+            socket.return_to_kernel_temporarily();
         }
     });
 }
 
 /// Returns a promoted socket to the kernel permanently, by ending its ring.
-fn demote(number: c_int) {
-    if let Some(socket) = table::find_promoted_socket(number) {
-        socket.return_permanently();
+fn demote_socket(number: c_int) {
+    if let Some(socket) = socket_table::find_promoted_socket(number) {
+        socket.return_to_kernel_permanently();
     }
 }
 
-interpose_duplication! { replaced: |_| (), duplicated: table::record_duplicate }
+interpose_duplication! { replaced: |_| (), duplicated: socket_table::record_duplicate }

@@ -1,15 +1,15 @@
 //! Epoll sets: a wait on a set also reports the datagrams in the rings of the set's sockets.
 
+use super::epoll_nudge;
 use super::messages::Timespec;
-use super::nudge;
 use super::receiving::EINTR;
 use super::ring_events::{RingEvent, ready_events, unreported_events};
 use super::wait_limit::{WaitLimit, common_placeholder_wait_time};
+use crate::descriptor_waits::{self, Wait};
+use crate::epoll_sets;
 use crate::registration::Registration;
 use crate::report;
-use crate::sets;
-use crate::table;
-use crate::waiting::{self, Wait};
+use crate::socket_table;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -70,18 +70,18 @@ pub unsafe extern "C" fn epoll_ctl(
     event: *mut EpollEvent,
 ) -> c_int {
     let Some(next) = next_function!(c"epoll_ctl" as EpollCtlFn) else { return missing_function() };
-    catch_panic_and_preserve_errno(|| nudge::forget(set, number));
+    catch_panic_and_preserve_errno(|| epoll_nudge::forget_nudge(set, number));
     // SAFETY: I1, U1.
     let result = unsafe { next(set, what, number, event) };
     if result != 0 {
         return result;
     }
     catch_panic_and_preserve_errno(|| {
-        let may_have_rings = sets::record_epoll_set(set);
-        if what == EPOLL_CTL_ADD && sets::is_known(number) {
-            sets::record_unsupported_wait(number);
+        let may_have_rings = epoll_sets::record_epoll_set(set);
+        if what == EPOLL_CTL_ADD && epoll_sets::is_epoll_set(number) {
+            epoll_sets::record_unsupported_wait(number);
         }
-        let Some(socket) = table::find(number) else { return };
+        let Some(socket) = socket_table::find_socket(number) else { return };
         let wanted = (what != EPOLL_CTL_DEL && !event.is_null()).then(|| {
             // SAFETY: U1.
             let EpollEvent { events, data } = unsafe { *event };
@@ -89,18 +89,19 @@ pub unsafe extern "C" fn epoll_ctl(
         });
         socket.record_registration(wanted, (set, number));
         if !may_have_rings {
-            socket.return_permanently();
+            socket.return_to_kernel_permanently();
         }
         // Sync point, waiting: a thread that begins to wait later finds the registration.
         let known = wanted.filter(|known| known.is_for_input() && socket.is_promoted());
         let is_needed = |known: &Registration| match known.is_one_shot() {
             true => socket.has_datagram(),
             false => {
-                waiting::has_waiter(set) && (report::is_spin_requested() || !socket.fall_asleep())
+                descriptor_waits::has_waiter(set)
+                    && (report::is_spin_requested() || !socket.fall_asleep())
             }
         };
         if let Some(known) = known.filter(is_needed) {
-            nudge::nudge(known);
+            epoll_nudge::nudge_registration(known);
         }
     });
     result
@@ -133,7 +134,7 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
 }
 
 fn record_new_epoll_set(set: c_int) -> c_int {
-    let _ = sets::record_epoll_set(set);
+    let _ = epoll_sets::record_epoll_set(set);
     set
 }
 
@@ -154,13 +155,13 @@ unsafe fn wait_with_rings(
     loop {
         let wait = |time: WaitLimit| wait(time.with_remaining(rest));
         // SAFETY: the caller's promise.
-        let count = unsafe { wait_once(set, (events, room), rest.or(limit), wait) };
+        let count = unsafe { wait_once_with_rings(set, (events, room), rest.or(limit), wait) };
         let Some(used) = usize::try_from(count).ok().filter(|used| *used > 0) else {
             return count;
         };
         // SAFETY: the caller's promise: the array has `room` events, of which `used` are filled.
         let filled = unsafe { std::slice::from_raw_parts_mut(events, used) };
-        match catch_panic_and_preserve_errno(|| nudge::undo_nudges(set, filled)) {
+        match catch_panic_and_preserve_errno(|| epoll_nudge::undo_nudges(set, filled)) {
             None => return count,
             Some(0) => rest = end.map(|end| end.saturating_duration_since(Instant::now())),
             Some(kept) => return c_int::try_from(kept).unwrap_or(count),
@@ -176,7 +177,7 @@ unsafe fn wait_with_rings(
 ///
 /// # Safety
 /// The array of `room` events must be valid during the call (U1).
-unsafe fn wait_once(
+unsafe fn wait_once_with_rings(
     set: c_int,
     (events, room): (*mut EpollEvent, c_int),
     limit: Option<Duration>,
@@ -184,7 +185,7 @@ unsafe fn wait_once(
 ) -> c_int {
     let _wait = Wait::begin(set);
     let sockets = catch_panic_and_preserve_errno(|| {
-        let mut sockets = table::promoted_sockets();
+        let mut sockets = socket_table::promoted_sockets();
         sockets.retain(|socket| socket.is_in_epoll_set(set));
         sockets
     });
@@ -296,7 +297,7 @@ unsafe fn merge_events(
     c_int::try_from(used).unwrap_or(count)
 }
 
-fn wait_limit_from_ms(limit_ms: c_int) -> Option<Duration> {
+fn timeout_from_ms(limit_ms: c_int) -> Option<Duration> {
     u64::try_from(limit_ms).ok().map(Duration::from_millis)
 }
 
@@ -325,7 +326,7 @@ pub unsafe extern "C" fn epoll_wait(
         },
     };
     // SAFETY: U1.
-    unsafe { wait_with_rings(set, (events, room), wait_limit_from_ms(limit_ms), wait) }
+    unsafe { wait_with_rings(set, (events, room), timeout_from_ms(limit_ms), wait) }
 }
 
 /// Replaces `epoll_pwait(2)`. Also reports datagrams in the rings of the set's sockets.
@@ -352,7 +353,7 @@ pub unsafe extern "C" fn epoll_pwait(
         WaitLimit::AtMost(_) => unsafe { wait_with_ns_timeout(set, (events, room), limit, mask) },
     };
     // SAFETY: U1.
-    unsafe { wait_with_rings(set, (events, room), wait_limit_from_ms(limit_ms), wait) }
+    unsafe { wait_with_rings(set, (events, room), timeout_from_ms(limit_ms), wait) }
 }
 
 /// Replaces `epoll_pwait2(2)`. Also reports datagrams in the rings of the set's sockets.

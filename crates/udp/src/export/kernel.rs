@@ -21,7 +21,7 @@ pub(super) mod flag {
     pub(in crate::export) const MSG_WAITALL: i32 = 0x100;
     pub(in crate::export) const MSG_WAITFORONE: i32 = 0x10000;
     pub(in crate::export) const MSG_CMSG_CLOEXEC: i32 = 0x4000_0000;
-    pub(in crate::export) const SUPPORTED: i32 =
+    pub(in crate::export) const SUPPORTED_FLAGS: i32 =
         MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT | MSG_WAITALL | MSG_WAITFORONE | MSG_CMSG_CLOEXEC;
 }
 

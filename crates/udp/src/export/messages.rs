@@ -1,12 +1,14 @@
 //! Exported functions that receive datagrams, such as `recvfrom` and `recvmsg`.
 
 use super::kernel::{flag, real_recvmsg, receive_from_placeholder, receive_many_from_kernel};
-use super::receiving::{count_kernel_datagrams, receive_many, receive_promoted};
+use super::receiving::{
+    count_kernel_datagrams, receive_many_on_promoted_socket, receive_on_promoted_socket,
+};
 use super::{Message, ReceivedMessage};
+use crate::descriptor_waits::Wait;
 use crate::drops;
 use crate::socket::Socket;
-use crate::table;
-use crate::waiting::Wait;
+use crate::socket_table;
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -43,10 +45,10 @@ const SYS_RECVMMSG: c_long = if cfg!(target_arch = "x86_64") { 299 } else { 243 
 /// Returns the socket if it is promoted and this library supports all of the call's `flags`;
 /// otherwise `None`.
 fn promoted_socket(number: c_int, flags: c_int) -> Option<Arc<Socket>> {
-    if flags & !flag::SUPPORTED != 0 {
+    if flags & !flag::SUPPORTED_FLAGS != 0 {
         return None;
     }
-    catch_panic(|| None, || table::find_promoted_socket(number))
+    catch_panic(|| None, || socket_table::find_promoted_socket(number))
 }
 
 /// Returns the UDP socket with the descriptor `number`, for the report of drops. Returns `None` if
@@ -56,7 +58,7 @@ fn socket_with_ring_drops(number: c_int) -> Option<Arc<Socket>> {
     if !drops::has_ring_drops() {
         return None;
     }
-    catch_panic(|| None, || table::find(number))
+    catch_panic(|| None, || socket_table::find_socket(number))
 }
 
 /// Returns the number of datagrams that a receive call has received, given the call's result: 1
@@ -90,7 +92,7 @@ unsafe fn receive_into_buffer(
         message.name_length = unsafe { *size };
     }
     // SAFETY: U1.
-    let received = unsafe { receive_promoted(socket, number, &raw mut message, flags) };
+    let received = unsafe { receive_on_promoted_socket(socket, number, &raw mut message, flags) };
     if received >= 0 && !size.is_null() && !address.is_null() {
         // SAFETY: U1.
         unsafe { *size = message.name_length };
@@ -206,7 +208,7 @@ pub unsafe extern "C" fn read(number: c_int, to: *mut c_void, length: usize) -> 
         return unsafe { receive_into_buffer((&socket, number), (to, length), 0, nowhere) };
     }
     let Some(next) = next_function!(c"read" as ReadFn) else { return missing_function() };
-    if table::is_not_udp_socket(number) {
+    if socket_table::is_not_udp_socket(number) {
         // SAFETY: I1, U1.
         return unsafe { next(number, to, length) };
     }
@@ -238,10 +240,10 @@ pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count:
             flags: 0,
         };
         // SAFETY: U1.
-        return unsafe { receive_promoted(&socket, number, &raw mut message, 0) };
+        return unsafe { receive_on_promoted_socket(&socket, number, &raw mut message, 0) };
     }
     let Some(next) = next_function!(c"readv" as ReadvFn) else { return missing_function() };
-    if table::is_not_udp_socket(number) {
+    if socket_table::is_not_udp_socket(number) {
         // SAFETY: I1, U1.
         return unsafe { next(number, pieces, piece_count) };
     }
@@ -262,7 +264,7 @@ pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count:
 pub unsafe extern "C" fn recvmsg(number: c_int, message: *mut Message, flags: c_int) -> isize {
     if let Some(socket) = promoted_socket(number, flags).filter(|_| !message.is_null()) {
         // SAFETY: U1.
-        return unsafe { receive_promoted(&socket, number, message, flags) };
+        return unsafe { receive_on_promoted_socket(&socket, number, message, flags) };
     }
     let after_drops = socket_with_ring_drops(number).filter(|_| !message.is_null());
     let wait = Wait::begin_receive(number);
@@ -295,7 +297,9 @@ pub unsafe extern "C" fn recvmmsg(
         // SAFETY: U1.
         let limit = (!limit.is_null()).then(|| unsafe { *limit });
         // SAFETY: U1.
-        return unsafe { receive_many((&socket, number), (messages, room), flags, limit) };
+        return unsafe {
+            receive_many_on_promoted_socket((&socket, number), (messages, room), flags, limit)
+        };
     }
     let after_drops = socket_with_ring_drops(number).filter(|_| !messages.is_null());
     let wait = Wait::begin_receive(number);
@@ -324,7 +328,7 @@ pub unsafe extern "C" fn syscall(
 ) -> c_long {
     if let (SYS_RECVMMSG, Ok(number), Ok(length), Ok(flags)) =
         (call, c_int::try_from(a), c_uint::try_from(c), c_int::try_from(d))
-        && catch_panic(|| None, || table::find(number)).is_some()
+        && catch_panic(|| None, || socket_table::find_socket(number)).is_some()
     {
         let messages = ptr::with_exposed_provenance_mut(b.cast_unsigned() as usize);
         let limit = ptr::with_exposed_provenance_mut(e.cast_unsigned() as usize);

@@ -5,11 +5,11 @@ use super::messages::Timespec;
 use super::{Message, ReceivedMessage};
 use crate::address::EncodedAddress;
 use crate::control::{EncodedControl, ReceiveFormat};
+use crate::descriptor_waits::Wait;
 use crate::report;
 use crate::ring::Datagram;
 use crate::socket::Socket;
-use crate::table;
-use crate::waiting::Wait;
+use crate::socket_table;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::time::Instant;
@@ -30,10 +30,10 @@ pub(super) fn count_kernel_datagrams(number: c_int, received: usize, flags: c_in
         return;
     }
     catch_panic_and_preserve_errno(|| {
-        let Some(socket) = table::find(number) else { return };
+        let Some(socket) = socket_table::find_socket(number) else { return };
         let received = u32::try_from(received).unwrap_or(u32::MAX);
         if socket.count_datagrams(number, received) {
-            table::record_promoted_socket(&socket);
+            socket_table::record_promoted_socket(&socket);
         }
     });
 }
@@ -93,7 +93,7 @@ unsafe fn receive_from_ring(socket: &Socket, message: *mut Message, flags: c_int
     let copy = |datagram: &Datagram<'_>, form| unsafe {
         copy_datagram_to_message((datagram, form), message, flags)
     };
-    let taken = catch_panic(|| None, || socket.take(flags & flag::MSG_PEEK != 0, copy));
+    let taken = catch_panic(|| None, || socket.take_datagram(flags & flag::MSG_PEEK != 0, copy));
     preload::set_errno(errno);
     taken
 }
@@ -255,7 +255,7 @@ impl<'s> ReceiveCall<'s> {
 ///
 /// # Safety
 /// The message must be valid during the call (U1).
-pub(super) unsafe fn receive_promoted(
+pub(super) unsafe fn receive_on_promoted_socket(
     socket: &Socket,
     number: c_int,
     message: *mut Message,
@@ -290,7 +290,7 @@ pub(super) unsafe fn receive_promoted(
 ///
 /// # Safety
 /// The array and its messages must be valid during the call (U1).
-pub(super) unsafe fn receive_many(
+pub(super) unsafe fn receive_many_on_promoted_socket(
     (socket, number): (&Socket, c_int),
     (messages, length): (*mut ReceivedMessage, usize),
     flags: c_int,

@@ -1,14 +1,14 @@
 //! Decisions that depend on the load of a socket: its promotion, the waking of its ring, and its
 //! return to the kernel at low rates.
 
-use super::{Socket, SocketState, Stage};
+use super::{PromotionStage, Socket, SocketState};
 use crate::control::ReceiveFormat;
-use crate::promotion::{PromotionConditions, Refusal, promote_socket};
+use crate::descriptor_waits;
+use crate::promotion::{PromotionConditions, PromotionRefusal, promote_socket};
 use crate::registration::Registration;
 use crate::report;
 use crate::ring::Ring;
-use crate::table;
-use crate::waiting;
+use crate::socket_table;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use sys::preload;
@@ -19,7 +19,7 @@ use sys::preload::udp::{self, ControlMessages};
 const PROMOTION_LOAD: (u32, Duration) = (512, Duration::from_micros(25_600));
 /// Load above which a socket is promoted if the user has requested a ring at any rate (`always` or
 /// `spin`): this number of datagrams within this time.
-const PROMOTION_LOAD_ANY_RATE: (u32, Duration) = (64, Duration::from_secs(10));
+const PROMOTION_LOAD_AT_ANY_RATE: (u32, Duration) = (64, Duration::from_secs(10));
 /// Number of datagrams per second below which a promoted socket gives up its ring.
 const DEMOTION_RATE: f64 = 5_000.0;
 /// Interval over which the rate of datagrams of a promoted socket is measured.
@@ -32,7 +32,7 @@ const RING_SHARE_MIN: f64 = 0.25;
 const RING_SHARE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Minimum number of received datagrams for a measurement of the ring's share.
-const RING_SHARE_DATAGRAMS: u64 = 1024;
+const RING_SHARE_DATAGRAMS_MIN: u64 = 1024;
 /// Minimum time until the next promotion of a socket whose ring has ended because it had a small
 /// share of the datagrams.
 const REPROMOTION_INTERVAL_MIN: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// wake-up of the program then serves several datagrams.
 fn promotion_load() -> (u32, Duration) {
     if report::is_rate_ignored() {
-        return PROMOTION_LOAD_ANY_RATE;
+        return PROMOTION_LOAD_AT_ANY_RATE;
     }
     (PROMOTION_LOAD.0, waking_interval() * PROMOTION_LOAD.0)
 }
@@ -79,7 +79,7 @@ impl Socket {
     pub(crate) fn count_datagrams(&self, number: i32, count: u32) -> bool {
         let Some(mut locked) = self.lock() else { return false };
         let state = &mut *locked.state;
-        let Stage::Unpromoted { datagrams, since, not_before } = &mut state.stage else {
+        let PromotionStage::Unpromoted { datagrams, since, not_before } = &mut state.stage else {
             self.count_placeholder_datagrams(state, count);
             return false;
         };
@@ -97,26 +97,27 @@ impl Socket {
         let Some(facts) = udp::udp_socket_facts(number) else { return false };
         state.local = Some(facts.local);
         state.is_connected = facts.peer.is_some();
-        state.stage = Stage::Kernel;
-        let is_waited_for = !state.registrations.is_empty() || waiting::has_been_waited_for(number);
+        state.stage = PromotionStage::Kernel;
+        let is_waited_for =
+            !state.registrations.is_empty() || descriptor_waits::has_been_waited_for(number);
         match open_socket_ring(number, &facts, &state.registrations, is_waited_for) {
             Ok((ring, conditions)) => {
                 state.conditions = Some((conditions, Instant::now()));
                 let (is_v6, control) =
                     (facts.local.is_ipv6(), ControlMessages::requested_by(number));
                 state.receive_format = ReceiveFormat { is_v6, control };
-                state.note_number(number);
+                state.note_descriptor(number);
                 (state.rate_sample, state.share_sample, state.last_from_kernel) =
                     (None, None, None);
-                state.stage = Stage::Promoted(Box::new(ring));
-                table::update_promoted_count(true);
+                state.stage = PromotionStage::Promoted(Box::new(ring));
+                socket_table::update_promoted_count(true);
                 // Sync point: waiting.
                 self.is_promoted.store(true, Ordering::SeqCst);
                 true
             }
-            Err(Refusal { why, is_temporary: may_end }) => {
+            Err(PromotionRefusal { why, is_temporary: may_end }) => {
                 if may_end {
-                    state.stage = Stage::counted(Some(Instant::now() + RETRY_INTERVAL));
+                    state.stage = PromotionStage::unpromoted(Some(Instant::now() + RETRY_INTERVAL));
                 }
                 report::report_refusal(facts.local, &why);
                 false
@@ -128,7 +129,7 @@ impl Socket {
     /// promoted socket. Wakes its ring if datagrams arrive at a high rate, unless a thread sleeps
     /// until the placeholder is readable.
     fn count_placeholder_datagrams(&self, state: &mut SocketState, count: u32) {
-        let Stage::Promoted(ring) = &mut state.stage else { return };
+        let PromotionStage::Promoted(ring) = &mut state.stage else { return };
         state.from_kernel += u64::from(count);
         if state.is_awake {
             return;
@@ -141,8 +142,9 @@ impl Socket {
         // Sync point: waiting.
         let mut numbers = state.numbers.iter().copied();
         let mut sets = state.registrations.iter().map(|known| known.set);
-        let is_waited_for = numbers.any(waiting::has_waiter) || sets.any(waiting::has_waiter);
-        if !is_fast || is_waited_for || ring.is_detached() || ring.read_until_pending() {
+        let is_waited_for =
+            numbers.any(descriptor_waits::has_waiter) || sets.any(descriptor_waits::has_waiter);
+        if !is_fast || is_waited_for || ring.is_detached() || ring.read_until_datagram_pending() {
             return;
         }
         state.is_awake = true;
@@ -152,28 +154,28 @@ impl Socket {
     }
 
     /// Measures the share of the datagrams that comes from the ring, once per
-    /// [`RING_SHARE_INTERVAL`]. If this share is below [`RING_SHARE_MIN`], returns the socket to the
-    /// kernel until the next promotion, unless the user has requested a ring regardless of the load.
-    /// The share is low if the
+    /// [`RING_SHARE_INTERVAL`]. If this share is below [`RING_SHARE_MIN`], returns the socket to
+    /// the kernel until the next promotion, unless the user has requested a ring regardless of the
+    /// load. The share is low if the
     /// server sleeps before nearly every datagram; the kernel program of the ring then only delays
     /// the datagrams that reach the placeholder (kernel socket).
     pub(super) fn demote_on_low_ring_share(&self) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
-        let Stage::Promoted(ring) = &state.stage else { return };
+        let PromotionStage::Promoted(ring) = &state.stage else { return };
         let (all, from_ring) = (ring.read_count() + state.from_kernel, ring.read_count());
         let now = Instant::now();
         let (since, all_before, ring_before) =
             *state.share_sample.get_or_insert((now, all, from_ring));
         let received = all - all_before;
-        if now.duration_since(since) < RING_SHARE_INTERVAL || received < RING_SHARE_DATAGRAMS {
+        if now.duration_since(since) < RING_SHARE_INTERVAL || received < RING_SHARE_DATAGRAMS_MIN {
             return;
         }
         state.share_sample = Some((now, all, from_ring));
         let is_low = ((from_ring - ring_before) as f64) < received as f64 * RING_SHARE_MIN;
         if is_low && !report::is_rate_ignored() {
             drop(locked);
-            self.release_in_order(Some(now + REPROMOTION_INTERVAL_MIN));
+            self.return_to_kernel_in_order(Some(now + REPROMOTION_INTERVAL_MIN));
         }
     }
 
@@ -183,7 +185,7 @@ impl Socket {
     pub(super) fn demote_on_low_rate(&self) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
-        let Stage::Promoted(ring) = &state.stage else { return };
+        let PromotionStage::Promoted(ring) = &state.stage else { return };
         let received = ring.read_count() + state.from_kernel;
         let (since, before) = *state.rate_sample.get_or_insert_with(|| (Instant::now(), received));
         let elapsed = since.elapsed();
@@ -194,7 +196,7 @@ impl Socket {
         let rate = (received - before) as f64 / elapsed.as_secs_f64();
         if rate < demotion_rate() && !report::is_rate_ignored() {
             drop(locked);
-            self.release_in_order(Some(Instant::now() + RETRY_INTERVAL));
+            self.return_to_kernel_in_order(Some(Instant::now() + RETRY_INTERVAL));
         }
     }
 
@@ -203,7 +205,7 @@ impl Socket {
     /// kernel until the next promotion.
     pub(super) fn demote_on_changed_conditions(&self, number: i32) {
         let Some(mut locked) = self.lock() else { return };
-        if !matches!(locked.state.stage, Stage::Promoted(_)) {
+        if !matches!(locked.state.stage, PromotionStage::Promoted(_)) {
             return;
         }
         let Some((conditions, checked)) = &mut locked.state.conditions else { return };
@@ -213,7 +215,7 @@ impl Socket {
         let before = std::mem::replace(checked, Instant::now());
         let conditions = conditions.clone();
         drop(locked);
-        if conditions.still_apply(number) || self.release_in_order(None) {
+        if conditions.still_apply(number) || self.return_to_kernel_in_order(None) {
             return;
         }
         // The next check is due at once.
@@ -232,14 +234,14 @@ fn open_socket_ring(
     facts: &udp::UdpSocketFacts,
     registrations: &[Registration],
     is_waited_for: bool,
-) -> Result<(Ring, PromotionConditions), Refusal> {
+) -> Result<(Ring, PromotionConditions), PromotionRefusal> {
     if registrations.iter().any(|known| !known.can_have_ring()) {
         let why = "an epoll set reports it once, or to one of several waiters";
         return Err(why.to_owned().into());
     }
     if !is_waited_for && preload::is_nonblocking(number) {
         let why = "it is not known how the program waits for it".to_owned();
-        return Err(Refusal { why, is_temporary: true });
+        return Err(PromotionRefusal { why, is_temporary: true });
     }
     let buffer = udp::replace_receive_buffer_size(number, PROMOTION_BUFFER_SIZE);
     let ring = promote_socket(number, facts);

@@ -39,7 +39,7 @@ pub enum FaultKind {
     /// The capture ends in the middle of a record or header.
     Truncated,
     /// A record is longer than its link type allows, or a pcapng block that must be complete in the
-    /// buffer is longer than [`super::BLOCK_MAX`].
+    /// buffer is longer than [`super::BLOCK_LENGTH_MAX`].
     TooLong {
         /// Length that the record states, in bytes.
         length: u32,

@@ -35,7 +35,7 @@ use crate::link::LinkType;
 pub const RECORD_DATA_MAX: u32 = (1 << 20) - 1;
 /// Maximum length in bytes of a pcapng block that must be complete in the buffer: the data plus 128
 /// KB of options, as in libpcap.
-pub const BLOCK_MAX: u32 = RECORD_DATA_MAX + 128 * 1024;
+pub const BLOCK_LENGTH_MAX: u32 = RECORD_DATA_MAX + 128 * 1024;
 
 /// A packet record of a capture file, whose bytes stay in the caller's buffer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,12 +56,12 @@ pub struct Packet {
 
 /// The result of [`Reader::next`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum ReadOutcome {
     /// A packet. The buffer of the next call must begin after the `consumed` bytes.
     Packet(Packet),
     /// The buffer contains no complete record. The buffer of the next call must begin after the
-    /// `consumed` bytes and have at least `wanted` bytes (never more than [`BLOCK_MAX`]). At the
-    /// end of the input, [`Reader::finish`] must be called instead.
+    /// `consumed` bytes and have at least `wanted` bytes (never more than [`BLOCK_LENGTH_MAX`]). At
+    /// the end of the input, [`Reader::finish`] must be called instead.
     NeedMore {
         /// Number of bytes that this call has consumed from the buffer.
         consumed: usize,
@@ -97,7 +97,7 @@ type ReadResult = Result<Packet, NoPacketReason>;
 
 /// The reason the buffer yields no packet.
 enum NoPacketReason {
-    /// The buffer contains no complete record, as in [`Step::NeedMore`].
+    /// The buffer contains no complete record, as in [`ReadOutcome::NeedMore`].
     Incomplete { consumed: usize, wanted: usize },
     /// The record at this offset in the buffer is invalid.
     Invalid { at: usize, why: FaultKind },
@@ -112,7 +112,7 @@ impl Reader {
     /// Reads the next packet. `buffer` must begin with the first byte that the previous call has
     /// not consumed.
     #[inline]
-    pub fn next(&mut self, buffer: &[u8]) -> Step {
+    pub fn next(&mut self, buffer: &[u8]) -> ReadOutcome {
         if let ReaderState::Pcap(pcap) = &self.state {
             let found = pcap.next(buffer, 0);
             return self.finish_step(found);
@@ -139,7 +139,7 @@ impl Reader {
     }
 
     /// Returns the number of packets read so far.
-    pub const fn packets(&self) -> u64 {
+    pub const fn packet_count(&self) -> u64 {
         self.packets
     }
 
@@ -157,18 +157,18 @@ impl Reader {
     /// Reads the next packet in the uncommon states of the reader: at the beginning of the capture,
     /// in a pcapng capture, and after a fault.
     #[inline(never)]
-    fn next_in_uncommon_state(&mut self, buffer: &[u8]) -> Step {
+    fn next_in_uncommon_state(&mut self, buffer: &[u8]) -> ReadOutcome {
         let found = match &mut self.state {
             ReaderState::Start => return self.read_file_header(buffer),
             ReaderState::Pcap(pcap) => pcap.next(buffer, 0),
             ReaderState::Pcapng(pcapng) => pcapng.next(buffer),
-            ReaderState::Failed(fault) => return Step::Error(*fault),
+            ReaderState::Failed(fault) => return ReadOutcome::Error(*fault),
         };
         self.finish_step(found)
     }
 
     /// Detects the format, and reads the file header and the first packet.
-    fn read_file_header(&mut self, buffer: &[u8]) -> Step {
+    fn read_file_header(&mut self, buffer: &[u8]) -> ReadOutcome {
         let found = match buffer.first_chunk::<4>() {
             None => Err(NoPacketReason::Incomplete { consumed: 0, wanted: 4 }),
             Some(&pcapng::SECTION_MAGIC) => {
@@ -190,28 +190,28 @@ impl Reader {
     }
 
     #[inline]
-    fn finish_step(&mut self, found: ReadResult) -> Step {
+    fn finish_step(&mut self, found: ReadResult) -> ReadOutcome {
         match found {
             Ok(packet) => {
                 self.at += packet.consumed as u64;
                 self.packets += 1;
-                Step::Packet(packet)
+                ReadOutcome::Packet(packet)
             }
             Err(short) => self.step_without_packet(short),
         }
     }
 
     #[cold]
-    fn step_without_packet(&mut self, short: NoPacketReason) -> Step {
+    fn step_without_packet(&mut self, short: NoPacketReason) -> ReadOutcome {
         match short {
             NoPacketReason::Incomplete { consumed, wanted } => {
                 self.at += consumed as u64;
-                Step::NeedMore { consumed, wanted }
+                ReadOutcome::NeedMore { consumed, wanted }
             }
             NoPacketReason::Invalid { at, why } => {
                 let fault = self.fault(at, why);
                 self.state = ReaderState::Failed(fault);
-                Step::Error(fault)
+                ReadOutcome::Error(fault)
             }
         }
     }
@@ -249,13 +249,13 @@ impl<'a> Iterator for Packets<'a> {
             return None;
         }
         let consumed = match self.reader.next(self.rest) {
-            Step::Packet(packet) => {
+            ReadOutcome::Packet(packet) => {
                 let data = self.rest.get(packet.data.clone()).unwrap_or_default();
                 self.rest = self.rest.get(packet.consumed..).unwrap_or_default();
                 return Some(Ok((packet, data)));
             }
-            Step::NeedMore { consumed, .. } => consumed,
-            Step::Error(fault) => {
+            ReadOutcome::NeedMore { consumed, .. } => consumed,
+            ReadOutcome::Error(fault) => {
                 self.done = true;
                 return Some(Err(fault));
             }

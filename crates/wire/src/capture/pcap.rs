@@ -6,7 +6,7 @@
 
 use super::{FaultKind, NoPacketReason, Packet, RECORD_DATA_MAX, ReadResult};
 use crate::link::LinkType;
-use crate::read::{array, decode16, decode32};
+use crate::read::{decode16, decode32, read_array};
 
 /// Length of the file header in bytes.
 pub(super) const FILE_HEADER_LENGTH: usize = 24;
@@ -42,14 +42,14 @@ impl Pcap {
     pub(super) fn read(buffer: &[u8]) -> Result<Self, NoPacketReason> {
         let bad = |why| NoPacketReason::Invalid { at: 0, why };
         let magic: [u8; 4] =
-            array(buffer, 0).ok_or(NoPacketReason::Incomplete { consumed: 0, wanted: 4 })?;
+            read_array(buffer, 0).ok_or(NoPacketReason::Incomplete { consumed: 0, wanted: 4 })?;
         let (big, tick_ns, record) =
             decode_magic(magic).ok_or_else(|| bad(FaultKind::NotACapture { magic }))?;
         let Some(header) = buffer.first_chunk::<FILE_HEADER_LENGTH>() else {
             return Err(NoPacketReason::Incomplete { consumed: 0, wanted: FILE_HEADER_LENGTH });
         };
-        let u16_at = |at| array(header, at).map_or(0, |bytes| decode16(big, bytes));
-        let u32_at = |at| array(header, at).map_or(0, |bytes| decode32(big, bytes));
+        let u16_at = |at| read_array(header, at).map_or(0, |bytes| decode16(big, bytes));
+        let u32_at = |at| read_array(header, at).map_or(0, |bytes| decode32(big, bytes));
         let (major, minor) = (u16_at(4), u16_at(6));
         let lengths = length_order(major, minor)
             .ok_or_else(|| bad(FaultKind::Version { format: "pcap", major, minor }))?;

@@ -5,9 +5,9 @@
 //! order of appearance, and packets refer to interfaces by number. Section, interface and packet
 //! blocks must be complete in the buffer; the reader skips other blocks piece by piece.
 
-use super::{BLOCK_MAX, FaultKind, NoPacketReason, Packet, RECORD_DATA_MAX, ReadResult};
+use super::{BLOCK_LENGTH_MAX, FaultKind, NoPacketReason, Packet, RECORD_DATA_MAX, ReadResult};
 use crate::link::LinkType;
-use crate::read::{array, decode16, decode32, decode64};
+use crate::read::{decode16, decode32, decode64, read_array};
 
 /// Block type of a section header. Its bytes are the same in both byte orders.
 pub(super) const SECTION_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
@@ -69,7 +69,7 @@ const SIMPLE_PACKET_BLOCK: u32 = 3;
 const ENHANCED_PACKET_BLOCK: u32 = 6;
 
 /// Minimum length of a pcapng block in bytes: a type and two lengths.
-const BLOCK_MIN: u32 = 12;
+const BLOCK_LENGTH_MIN: u32 = 12;
 /// Byte offset of the body in a pcapng block.
 const BODY_OFFSET: usize = 8;
 /// Length in bytes of the length field at the end of a block.
@@ -108,7 +108,7 @@ impl PcapngReader {
                 INTERFACE_DESCRIPTION_BLOCK => 20,
                 ENHANCED_PACKET_BLOCK | OBSOLETE_PACKET_BLOCK => 32,
                 SIMPLE_PACKET_BLOCK => 16,
-                _ => BLOCK_MIN,
+                _ => BLOCK_LENGTH_MIN,
             };
             if length < least || !length.is_multiple_of(4) {
                 return Err(NoPacketReason::Invalid {
@@ -116,7 +116,7 @@ impl PcapngReader {
                     why: FaultKind::BlockLength { kind, length },
                 });
             }
-            if least == BLOCK_MIN {
+            if least == BLOCK_LENGTH_MIN {
                 self.skipping =
                     Some(SkipProgress { remaining: length - TRAILER_LENGTH_U32, length });
                 continue;
@@ -145,7 +145,7 @@ impl PcapngReader {
         let step = held.min(skip.remaining as usize);
         skip.remaining -= u32::try_from(step).unwrap_or(skip.remaining);
         let at = at + step;
-        let Some(trailer) = array(buffer, at).filter(|_| skip.remaining == 0) else {
+        let Some(trailer) = read_array(buffer, at).filter(|_| skip.remaining == 0) else {
             return Err(NoPacketReason::Incomplete { consumed: at, wanted: TRAILER_LENGTH });
         };
         let (before, after) = (skip.length, decode32(self.big, trailer));
@@ -166,11 +166,11 @@ impl PcapngReader {
         buffer: &[u8],
         at: usize,
     ) -> Result<(u32, u32), NoPacketReason> {
-        let head: [u8; BODY_OFFSET] = array(buffer, at)
+        let head: [u8; BODY_OFFSET] = read_array(buffer, at)
             .ok_or(NoPacketReason::Incomplete { consumed: at, wanted: BODY_OFFSET })?;
         let [a, b, c, d, e, f, g, h] = head;
         if [a, b, c, d] == SECTION_MAGIC {
-            let magic = array(buffer, at + BODY_OFFSET).ok_or(NoPacketReason::Incomplete {
+            let magic = read_array(buffer, at + BODY_OFFSET).ok_or(NoPacketReason::Incomplete {
                 consumed: at,
                 wanted: BODY_OFFSET + TRAILER_LENGTH,
             })?;
@@ -194,10 +194,10 @@ impl PcapngReader {
         at: usize,
         length: u32,
     ) -> Result<Block<'a>, NoPacketReason> {
-        if length > BLOCK_MAX {
+        if length > BLOCK_LENGTH_MAX {
             return Err(NoPacketReason::Invalid {
                 at,
-                why: FaultKind::TooLong { length, max: BLOCK_MAX },
+                why: FaultKind::TooLong { length, max: BLOCK_LENGTH_MAX },
             });
         }
         let wanted = length as usize;
@@ -237,7 +237,7 @@ impl PcapngReader {
                     interface.resolution = TickConversion::from_option(value)
                 }
                 (IF_TSOFFSET_OPTION, value) => {
-                    interface.offset_s = decode64(block.big, array(value, 0)?) as i64;
+                    interface.offset_s = decode64(block.big, read_array(value, 0)?) as i64;
                     return (value.len() == 8).then_some(());
                 }
                 (IF_TSRESOL_OPTION, _) => return None,
@@ -302,11 +302,11 @@ impl PcapngReader {
 
 impl Block<'_> {
     fn u16(&self, at: usize) -> u16 {
-        array(self.bytes, at).map_or(0, |bytes| decode16(self.big, bytes))
+        read_array(self.bytes, at).map_or(0, |bytes| decode16(self.big, bytes))
     }
 
     fn u32(&self, at: usize) -> u32 {
-        array(self.bytes, at).map_or(0, |bytes| decode32(self.big, bytes))
+        read_array(self.bytes, at).map_or(0, |bytes| decode32(self.big, bytes))
     }
 
     const fn block_fault(&self, why: FaultKind) -> NoPacketReason {

@@ -192,7 +192,7 @@ fn oversized_record_is_rejected_with_its_position() {
         let mut capture = order.pcap_header(0xa1b2_c3d4, (2, 4), 65_535, link);
         capture.extend(order.encode_u32s(&[0, 0, length, length]));
         match Reader::new().next(&capture) {
-            Step::Error(fault) => Some(fault.to_string()),
+            ReadOutcome::Error(fault) => Some(fault.to_string()),
             _ => None,
         }
     };
@@ -323,7 +323,7 @@ fn capture_reader_repeats_its_fault() {
     let capture = CAPTURE_BUILDERS[0].pcap_header(0xa1b2_c3d4, (9, 9), 65_535, 1);
     let mut reader = Reader::new();
     let first = reader.next(&capture);
-    assert!(matches!(first, Step::Error(_)));
+    assert!(matches!(first, ReadOutcome::Error(_)));
     assert_eq!(reader.next(&capture), first);
     assert!(reader.finish(0).is_err());
 }
@@ -335,11 +335,11 @@ fn read_in_pieces(capture: &[u8], piece: usize) -> Vec<(u64, Vec<u8>)> {
     let mut found = Vec::new();
     loop {
         match reader.next(&buffer) {
-            Step::Packet(packet) => {
+            ReadOutcome::Packet(packet) => {
                 found.push((packet.time_ns, buffer[packet.data].to_vec()));
                 buffer.drain(..packet.consumed);
             }
-            Step::NeedMore { consumed, wanted } => {
+            ReadOutcome::NeedMore { consumed, wanted } => {
                 buffer.drain(..consumed);
                 assert!(wanted > buffer.len(), "asked for what it has");
                 if fed == capture.len() {
@@ -351,7 +351,7 @@ fn read_in_pieces(capture: &[u8], piece: usize) -> Vec<(u64, Vec<u8>)> {
                 buffer.extend(&capture[fed..end]);
                 fed = end;
             }
-            Step::Error(fault) => panic!("{fault}"),
+            ReadOutcome::Error(fault) => panic!("{fault}"),
         }
     }
 }
@@ -385,7 +385,7 @@ fn chunk_size_does_not_change_the_packets() {
 
 #[test]
 fn written_capture_is_read_back_unchanged() {
-    let mut capture = write::file_header(LinkType::LINUX_SLL2).to_vec();
+    let mut capture = write::encode_file_header(LinkType::LINUX_SLL2).to_vec();
     capture.extend(write::encode_record_header(1_700_000_000_123_456_789, 3, 1500));
     capture.extend(b"abc");
     capture.extend(write::encode_record_header(u64::MAX, 0, 0));

@@ -15,7 +15,7 @@
 use crate::ip::{Fragment, protocol};
 use crate::ipv4::{self, Ipv4};
 use crate::ipv6::{self, Ipv6, UpperLayer};
-use crate::link::{self, LinkHeader, LinkType, Network};
+use crate::link::{self, LinkHeader, LinkType, NetworkProtocol};
 use crate::ports::Ports;
 use crate::read::truncate_to_u16;
 use crate::vlan::Tags;
@@ -30,7 +30,7 @@ pub struct Layers {
     /// Link type of the frame.
     pub link: LinkType,
     /// Network protocol of the frame (layer 3).
-    pub network: Network,
+    pub network: NetworkProtocol,
     /// Location of the frame's VLAN tags.
     pub tags: Tags,
     /// Offset of layer 3; `None` if the link header is unknown or truncated.
@@ -122,8 +122,8 @@ pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
         faults: FrameFaults::default(),
     };
     match (found.network, found.l3) {
-        (Network::Ipv4, Some(l3)) => locate_ipv4(&mut layers, frame, l3),
-        (Network::Ipv6, Some(l3)) => locate_ipv6(&mut layers, frame, l3),
+        (NetworkProtocol::Ipv4, Some(l3)) => locate_ipv4(&mut layers, frame, l3),
+        (NetworkProtocol::Ipv6, Some(l3)) => locate_ipv6(&mut layers, frame, l3),
         _ => locate_non_ip_layers(&mut layers, frame, found),
     }
     layers
@@ -132,7 +132,7 @@ pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
 /// Locates the layers of a frame without IP, after its link header `found`. In such a frame, only
 /// the link header can state a length.
 fn locate_non_ip_layers(layers: &mut Layers, frame: &[u8], found: LinkHeader) {
-    if let Network::Other(ethertype) = found.network {
+    if let NetworkProtocol::Other(ethertype) = found.network {
         layers.faults.too_deep = crate::vlan::is_tag_ethertype(ethertype);
     }
     if let Some(end) = found.end {
@@ -164,7 +164,7 @@ fn locate_ipv4(layers: &mut Layers, frame: &[u8], l3: u16) {
         return;
     };
     let (header, total) = (usize::from(ip.header_length()), usize::from(ip.total_length()));
-    let lies = header < ipv4::LENGTH_MIN || (total != 0 && total < header);
+    let lies = header < ipv4::HEADER_LENGTH_MIN || (total != 0 && total < header);
     if ip.version() != 4 || lies {
         layers.faults.malformed = true;
         return;
@@ -232,7 +232,7 @@ fn locate_transport(layers: &mut Layers, frame: &[u8], protocol: u8, l4: u16) {
 fn locate_tcp(layers: &mut Layers, bytes: &[u8], l4: u16) {
     let Some((tcp, _)) = tcp::Tcp::parse(bytes) else { return layers.record_overrun() };
     let header = tcp.header_length();
-    if usize::from(header) < tcp::LENGTH_MIN {
+    if usize::from(header) < tcp::HEADER_LENGTH_MIN {
         layers.faults.malformed = true;
     } else if usize::from(header) > bytes.len() {
         layers.record_overrun();

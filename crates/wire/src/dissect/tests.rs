@@ -3,7 +3,7 @@
 
 use super::*;
 
-const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+const ETHERNET_IPV4_HEADER: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
 const ETHERNET_IPV6_HEADER: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd];
 
 /// Builds an IPv4 header from the total length, the word with the flags and the fragment offset,
@@ -40,7 +40,7 @@ fn tcp_header(offset: u8) -> Vec<u8> {
 }
 
 fn concat_frame(parts: &[&[u8]]) -> Vec<u8> {
-    [&ETHERNET[..], &parts.concat()].concat()
+    [&ETHERNET_IPV4_HEADER[..], &parts.concat()].concat()
 }
 
 fn dissect_ethernet(frame: &[u8]) -> Layers {
@@ -49,7 +49,8 @@ fn dissect_ethernet(frame: &[u8]) -> Layers {
 
 const TRUNCATED_FAULT: FrameFaults =
     FrameFaults { truncated: true, malformed: false, too_deep: false };
-const MALFORMED: FrameFaults = FrameFaults { truncated: false, malformed: true, too_deep: false };
+const MALFORMED_FAULT: FrameFaults =
+    FrameFaults { truncated: false, malformed: true, too_deep: false };
 const TOO_DEEP_FAULT: FrameFaults =
     FrameFaults { truncated: false, malformed: false, too_deep: true };
 const NO_FAULTS: FrameFaults = FrameFaults { truncated: false, malformed: false, too_deep: false };
@@ -58,7 +59,7 @@ const NO_FAULTS: FrameFaults = FrameFaults { truncated: false, malformed: false,
 fn padding_after_tcp_is_not_payload() {
     let frame = concat_frame(&[&ipv4_header(42, 0, 6), &tcp_header(5), b"hi", &[0; 4]]);
     let found = dissect_ethernet(&frame);
-    assert_eq!((found.network, found.protocol), (Network::Ipv4, Some(6)));
+    assert_eq!((found.network, found.protocol), (NetworkProtocol::Ipv4, Some(6)));
     assert_eq!((found.l3, found.l4, found.payload), (Some(14), Some(34), Some(54)));
     assert_eq!(found.payload(&frame), Some(&b"hi"[..]));
     assert_eq!(found.ports(&frame), Some(Ports { source: 1024, target: 80 }));
@@ -132,7 +133,7 @@ fn inconsistent_header_ends_the_dissection() {
     let total_in_options = concat_frame(&[&[0x46], &ipv4_header(22, 0, 6)[1..], &tcp_header(5)]);
     for frame in [version, short_header, short_total, total_in_options] {
         let found = dissect_ethernet(&frame);
-        assert_eq!((found.l3, found.l4, found.faults), (Some(14), None, MALFORMED));
+        assert_eq!((found.l3, found.l4, found.faults), (Some(14), None, MALFORMED_FAULT));
     }
     let small_offset = concat_frame(&[&ipv4_header(40, 0, 6), &tcp_header(4)]);
     let large_offset = concat_frame(&[&ipv4_header(40, 0, 6), &tcp_header(6)]);
@@ -140,11 +141,11 @@ fn inconsistent_header_ends_the_dissection() {
     let small_udp = concat_frame(&[&ipv4_header(28, 0, 17), &udp_header(7)]);
     for frame in [small_offset, large_offset, small_tcp, small_udp] {
         let found = dissect_ethernet(&frame);
-        assert_eq!((found.l4, found.payload, found.faults), (Some(34), None, MALFORMED));
+        assert_eq!((found.l4, found.payload, found.faults), (Some(34), None, MALFORMED_FAULT));
     }
     let large_udp = concat_frame(&[&ipv4_header(28, 0, 17), &udp_header(9)]);
     let found = dissect_ethernet(&large_udp);
-    assert_eq!((found.payload(&large_udp), found.faults), (Some(&[][..]), MALFORMED));
+    assert_eq!((found.payload(&large_udp), found.faults), (Some(&[][..]), MALFORMED_FAULT));
 }
 
 #[test]
@@ -153,7 +154,10 @@ fn extension_headers_are_followed_to_a_limit() {
     let frame = [&ETHERNET_IPV6_HEADER[..], &ipv6_header(18, 60), &options, &udp_header(10), b"ok"]
         .concat();
     let found = dissect_ethernet(&frame);
-    assert_eq!((found.network, found.protocol, found.l4), (Network::Ipv6, Some(17), Some(62)));
+    assert_eq!(
+        (found.network, found.protocol, found.l4),
+        (NetworkProtocol::Ipv6, Some(17), Some(62))
+    );
     assert_eq!((found.payload(&frame), found.faults), (Some(&b"ok"[..]), NO_FAULTS));
     let chain = [60, 0, 0, 0, 0, 0, 0, 0].repeat(9);
     let deep = [&ETHERNET_IPV6_HEADER[..], &ipv6_header(72, 60), &chain].concat();
@@ -164,7 +168,10 @@ fn extension_headers_are_followed_to_a_limit() {
     // The options would extend beyond the packet's stated length, into the padding.
     let beyond =
         [&ETHERNET_IPV6_HEADER[..], &ipv6_header(4, 60), &options, &udp_header(8)].concat();
-    assert_eq!((dissect_ethernet(&beyond).l4, dissect_ethernet(&beyond).faults), (None, MALFORMED));
+    assert_eq!(
+        (dissect_ethernet(&beyond).l4, dissect_ethernet(&beyond).faults),
+        (None, MALFORMED_FAULT)
+    );
 }
 
 #[test]
@@ -173,19 +180,26 @@ fn frames_without_tcp_or_udp_are_dissected() {
     let found = dissect_ethernet(&icmp);
     assert_eq!((found.protocol, found.l4, found.payload), (Some(1), Some(34), Some(34)));
     assert_eq!(found.ports(&icmp), None);
-    let arp = [&ETHERNET[..12], &[8, 6], &[0; 28][..]].concat();
-    assert_eq!((dissect_ethernet(&arp).network, dissect_ethernet(&arp).l4), (Network::Arp, None));
+    let arp = [&ETHERNET_IPV4_HEADER[..12], &[8, 6], &[0; 28][..]].concat();
+    assert_eq!(
+        (dissect_ethernet(&arp).network, dissect_ethernet(&arp).l4),
+        (NetworkProtocol::Arp, None)
+    );
     assert_eq!(dissect_ethernet(&arp).faults, NO_FAULTS);
-    let spanning_tree = [&ETHERNET[..12], &[0, 7], &[0x42, 0x42, 3, 0, 0, 0, 0, 9, 9]].concat();
+    let spanning_tree =
+        [&ETHERNET_IPV4_HEADER[..12], &[0, 7], &[0x42, 0x42, 3, 0, 0, 0, 0, 9, 9]].concat();
     let found = dissect_ethernet(&spanning_tree);
     assert_eq!(found.packet(&spanning_tree), Some(&spanning_tree[14..21]));
-    let nine_tags = [&ETHERNET[..12], &[0x81, 0, 0, 1].repeat(9), &[8, 0]].concat();
+    let nine_tags = [&ETHERNET_IPV4_HEADER[..12], &[0x81, 0, 0, 1].repeat(9), &[8, 0]].concat();
     assert_eq!(
         (dissect_ethernet(&nine_tags).network, dissect_ethernet(&nine_tags).faults),
-        (Network::Other(0x8100), TOO_DEEP_FAULT)
+        (NetworkProtocol::Other(0x8100), TOO_DEEP_FAULT)
     );
     let unknown = layers(LinkType(105), &icmp);
-    assert_eq!((unknown.l3, unknown.network, unknown.faults), (None, Network::Unknown, NO_FAULTS));
+    assert_eq!(
+        (unknown.l3, unknown.network, unknown.faults),
+        (None, NetworkProtocol::Unknown, NO_FAULTS)
+    );
 }
 
 #[test]

@@ -9,20 +9,20 @@
 //! hundred steps per record. A truncated message ([`DnsFault::Truncated`]) is distinguished from an
 //! invalid one ([`DnsFault::Invalid`]), because the capture may have truncated the message.
 
-mod data;
 mod fault;
 mod name;
 mod parameter;
+mod resource_data;
 mod svcb;
 #[cfg(test)]
 mod tests;
 
-pub use data::ResourceData;
 pub use fault::DnsFault;
 pub use name::{Labels, NAME_MAX, Name};
 pub use parameter::{
     OPT_RECORD_TYPE, Opcode, RCODE_NAMES, RECORD_TYPE_NAMES, Rcode, RecordClass, RecordType,
 };
+pub use resource_data::ResourceData;
 
 use crate::read::{be16, be32};
 
@@ -80,7 +80,7 @@ pub struct ResourceRecord<'m> {
 
 /// A question or record of a message.
 #[derive(Clone, Copy, Debug)]
-pub enum Entry<'m> {
+pub enum MessageEntry<'m> {
     /// A question of the message.
     Question(Question<'m>),
     /// A resource record of the message.
@@ -121,7 +121,7 @@ impl<'m> Message<'m> {
 
     /// Iterates over the names of those flags that are set in the header.
     pub fn flags(&self) -> impl Iterator<Item = &'static str> + use<> {
-        const NAMES: [(&str, u16); 7] = [
+        const FLAG_NAMES: [(&str, u16); 7] = [
             ("aa", 0x0400),
             ("tc", 0x0200),
             ("rd", 0x0100),
@@ -131,7 +131,7 @@ impl<'m> Message<'m> {
             ("cd", 0x0010),
         ];
         let word = self.header_word(2);
-        NAMES.into_iter().filter(move |(_, bit)| word & bit != 0).map(|(name, _)| name)
+        FLAG_NAMES.into_iter().filter(move |(_, bit)| word & bit != 0).map(|(name, _)| name)
     }
 
     /// Returns the number of questions stated in the header.
@@ -239,7 +239,7 @@ impl MessageEntries<'_> {
 }
 
 impl<'m> Iterator for MessageEntries<'m> {
-    type Item = Result<Entry<'m>, DnsFault>;
+    type Item = Result<MessageEntry<'m>, DnsFault>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let part = self.left.iter().position(|left| *left > 0)?;
@@ -253,8 +253,8 @@ impl<'m> Iterator for MessageEntries<'m> {
             _ => Some(Section::Additional),
         };
         let read = match section {
-            None => self.parse_question().map(Entry::Question),
-            Some(section) => self.parse_record(section).map(Entry::Record),
+            None => self.parse_question().map(MessageEntry::Question),
+            Some(section) => self.parse_record(section).map(MessageEntry::Record),
         };
         if read.is_err() {
             self.left = [0; 4];

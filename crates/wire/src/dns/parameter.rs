@@ -122,27 +122,27 @@ impl Opcode {
 
 impl fmt::Display for RecordType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_name(f, &RECORD_TYPE_NAMES, "TYPE", self.0)
+        write_name_or_number(f, &RECORD_TYPE_NAMES, "TYPE", self.0)
     }
 }
 
 impl fmt::Display for Rcode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_name(f, &RCODE_NAMES, "RCODE", self.0)
+        write_name_or_number(f, &RCODE_NAMES, "RCODE", self.0)
     }
 }
 
 impl fmt::Display for RecordClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [(&str, u16); 5] =
+        const CLASS_NAMES: [(&str, u16); 5] =
             [("in", 1), ("ch", 3), ("hs", 4), ("none", 254), ("any", 255)];
-        write_name(f, &NAMES, "CLASS", self.0)
+        write_name_or_number(f, &CLASS_NAMES, "CLASS", self.0)
     }
 }
 
 /// Writes the name of a number in upper case, as in master files. If the number has no name, writes
 /// `word` followed by the number (RFC 3597 §5).
-fn write_name(
+fn write_name_or_number(
     f: &mut fmt::Formatter<'_>,
     names: &[(&str, u16)],
     word: &str,

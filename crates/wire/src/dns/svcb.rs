@@ -9,7 +9,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// The parameters of an SVCB or HTTPS record, all of which are well-formed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parameters<'m>(&'m [u8]);
+pub(super) struct ServiceParameters<'m>(&'m [u8]);
 
 const MANDATORY_KEY: u16 = 0;
 const ALPN_KEY: u16 = 1;
@@ -20,10 +20,10 @@ const ECH_KEY: u16 = 5;
 const IPV6_HINT_KEY: u16 = 6;
 
 /// Names of the SVCB parameters, indexed by key.
-const NAMES: [&str; 7] =
+const PARAMETER_NAMES: [&str; 7] =
     ["mandatory", "alpn", "no-default-alpn", "port", "ipv4hint", "ech", "ipv6hint"];
 
-impl<'m> Parameters<'m> {
+impl<'m> ServiceParameters<'m> {
     /// Parses the parameters. Returns `None` if a value contradicts its key, if a parameter is
     /// truncated, or if the keys do not ascend (RFC 9460 §2.2).
     pub(super) fn parse(bytes: &'m [u8]) -> Option<Self> {
@@ -85,7 +85,7 @@ fn is_alpn_list(bytes: &[u8]) -> bool {
     true
 }
 
-impl fmt::Display for Parameters<'_> {
+impl fmt::Display for ServiceParameters<'_> {
     /// Writes each parameter in presentation format, preceded by a space.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (key, value) in self.iter() {
@@ -101,7 +101,7 @@ impl fmt::Display for Parameters<'_> {
 }
 
 fn write_parameter_key(f: &mut fmt::Formatter<'_>, key: u16) -> fmt::Result {
-    match NAMES.get(usize::from(key)) {
+    match PARAMETER_NAMES.get(usize::from(key)) {
         Some(name) => f.write_str(name),
         None => write!(f, "key{key}"),
     }

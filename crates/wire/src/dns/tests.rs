@@ -23,8 +23,8 @@ fn format_message(bytes: &[u8]) -> (Vec<String>, Option<DnsFault>) {
     let mut lines = Vec::new();
     for entry in message.entries() {
         lines.push(match entry {
-            Ok(Entry::Question(q)) => format!("{} {} {}?", q.name, q.kind, q.class),
-            Ok(Entry::Record(r)) => {
+            Ok(MessageEntry::Question(q)) => format!("{} {} {}?", q.name, q.kind, q.class),
+            Ok(MessageEntry::Record(r)) => {
                 format!("{:?} {} {} {} {} {}", r.section, r.name, r.ttl, r.class, r.kind, r.data)
             }
             Err(fault) => return (lines, Some(fault)),
@@ -58,7 +58,7 @@ fn response_is_parsed_completely() {
     );
     assert_eq!(fault, None);
     let extended = message.entries().find_map(|entry| match entry {
-        Ok(Entry::Record(record)) => record.extended_rcode_bits(),
+        Ok(MessageEntry::Record(record)) => record.extended_rcode_bits(),
         _ => None,
     });
     assert_eq!(extended, Some(0x10), "BADVERS has its upper bits in the OPT record");

@@ -4,11 +4,11 @@
 mod chunk;
 
 use super::fault::HttpFault;
-use super::guess::{ProtocolGuess, guess_protocol};
 use super::head::Head;
 use super::method::RequestMethod;
 use super::mode::ParseMode;
-use super::start::Start;
+use super::protocol_guess::{ProtocolGuess, guess_protocol};
+use super::start_line::StartLine;
 use memchr::memchr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -29,7 +29,7 @@ pub struct Body {
     stated_length: [u8; 6],
 }
 
-/// A run of bytes of one kind, as returned by [`Body::take`].
+/// A run of bytes of one kind, as returned by [`Body::take_prefix`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BodyPart {
     /// Number of bytes that belong to the body's data.
@@ -97,10 +97,10 @@ const BEFORE_FIRST_SIZE: u8 = 25;
 const AFTER_EXTENSION_VALUE: u8 = 26;
 /// State of the body parser at the first byte after a head, where either a body of stated length or
 /// another response begins.
-const LENGTH_OR_RESPONSE: u8 = 27;
+const LENGTH_BODY_OR_RESPONSE: u8 = 27;
 /// State of the body parser at the first byte after a head, where either a body that ends with its
 /// connection or another response begins.
-const CLOSE_OR_RESPONSE: u8 = 28;
+const UNTIL_CLOSE_OR_RESPONSE: u8 = 28;
 
 impl Body {
     /// Returns the body that follows the head of a request (RFC 9112 §6.3). In strict mode, a
@@ -111,7 +111,7 @@ impl Body {
             (true, true, _) => Ok(Self::new_chunked(mode)),
             (true, false, _) if mode == ParseMode::Strict => Err(HttpFault::TransferEncoding),
             // `CONNECT` has no body (RFC 9110 §9.3.6), whatever length its head states.
-            _ if matches!(head.start, Start::Request { method: b"CONNECT", .. }) => {
+            _ if matches!(head.start, StartLine::Request { method: b"CONNECT", .. }) => {
                 Ok(Self::default())
             }
             (_, _, Some(length)) => Ok(Self::with_length(length)),
@@ -124,7 +124,7 @@ impl Body {
     /// body is empty if another response begins where the body should begin.
     #[must_use]
     pub fn after_response_head(head: &Head<'_>, method: RequestMethod, mode: ParseMode) -> Self {
-        let Start::Response { status, .. } = head.start else { return Self::default() };
+        let StartLine::Response { status, .. } = head.start else { return Self::default() };
         let fields = &head.fields;
         let lenient = mode == ParseMode::Lenient;
         let stated = fields.length.is_some_and(|length| length > 0) || fields.chunked;
@@ -144,15 +144,15 @@ impl Body {
             (_, _, Some(length)) => Self::with_length(length),
             (_, _, None) => Self::until_close(),
         }
-        .or_response_if(method == RequestMethod::Unknown && head.is_persistent())
+        .with_possible_response(method == RequestMethod::Unknown && head.is_persistent())
     }
 
     /// Makes the presence of the body depend on its first byte if `maybe` is true: there is no body
     /// if another response begins there.
-    const fn or_response_if(mut self, maybe: bool) -> Self {
+    const fn with_possible_response(mut self, maybe: bool) -> Self {
         self.state = match self.state {
-            IN_LENGTH_BODY if maybe => LENGTH_OR_RESPONSE,
-            UNTIL_CLOSE if maybe => CLOSE_OR_RESPONSE,
+            IN_LENGTH_BODY if maybe => LENGTH_BODY_OR_RESPONSE,
+            UNTIL_CLOSE if maybe => UNTIL_CLOSE_OR_RESPONSE,
             state => state,
         };
         self
@@ -162,8 +162,8 @@ impl Body {
     /// another response.
     const fn confirm_body(&mut self) {
         self.state = match self.state {
-            LENGTH_OR_RESPONSE => IN_LENGTH_BODY,
-            CLOSE_OR_RESPONSE => UNTIL_CLOSE,
+            LENGTH_BODY_OR_RESPONSE => IN_LENGTH_BODY,
+            UNTIL_CLOSE_OR_RESPONSE => UNTIL_CLOSE,
             state => state,
         };
     }
@@ -223,7 +223,7 @@ impl Body {
     /// Returns true if the body ends only with its connection.
     #[must_use]
     pub const fn ends_with_connection(&self) -> bool {
-        matches!(self.state, UNTIL_CLOSE | CLOSE_OR_RESPONSE)
+        matches!(self.state, UNTIL_CLOSE | UNTIL_CLOSE_OR_RESPONSE)
     }
 
     /// Returns true if another protocol follows instead of a body.
@@ -248,8 +248,8 @@ impl Body {
 
     /// Consumes the longest prefix of `bytes` that consists only of data or only of framing, and
     /// returns its kind and length.
-    pub fn take(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
-        if matches!(self.state, LENGTH_OR_RESPONSE | CLOSE_OR_RESPONSE) {
+    pub fn take_prefix(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
+        if matches!(self.state, LENGTH_BODY_OR_RESPONSE | UNTIL_CLOSE_OR_RESPONSE) {
             if bytes.starts_with(b"HTTP/1.") {
                 *self = Self::default();
             }
@@ -272,7 +272,7 @@ impl Body {
             UNTIL_CLOSE => length,
             IN_LENGTH_BODY | IN_CHUNK_DATA => {
                 let missed = length.min(self.remaining);
-                self.consume(missed);
+                self.consume_data(missed);
                 missed
             }
             _ => 0,
@@ -281,11 +281,11 @@ impl Body {
 
     fn take_body_data(&mut self, length: usize) -> usize {
         let taken = usize::try_from(self.remaining).unwrap_or(usize::MAX).min(length);
-        self.consume(taken as u64);
+        self.consume_data(taken as u64);
         taken
     }
 
-    fn consume(&mut self, length: u64) {
+    fn consume_data(&mut self, length: u64) {
         self.remaining -= length.min(self.remaining);
         if self.remaining == 0 {
             self.state = if self.state == IN_CHUNK_DATA { AFTER_CHUNK_DATA } else { ENDED };
@@ -301,7 +301,7 @@ impl Body {
                 at += skipped;
                 continue;
             }
-            if let Err(fault) = self.step(*byte) {
+            if let Err(fault) = self.advance_framing(*byte) {
                 // An oversized chunk size still counts as a size.
                 let first = state == BEFORE_FIRST_SIZE && self.remaining >> 60 == 0;
                 return if first { self.reinterpret_as_unchunked(bytes) } else { Err(fault) };
@@ -336,6 +336,6 @@ impl Body {
             _ if stated > 0 => Self::with_length(stated),
             _ => Self::until_close(),
         };
-        self.take(bytes)
+        self.take_prefix(bytes)
     }
 }

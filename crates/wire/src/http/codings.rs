@@ -19,7 +19,8 @@ pub enum ContentCoding {
 
 /// Registered names of content codings that [`ContentCoding`] does not distinguish (IANA, HTTP
 /// Content Coding Registry).
-const OTHER_REGISTERED: &str = "zstd compress x-compress exi pack200-gzip aes128gcm dcb dcz";
+const OTHER_REGISTERED_CODINGS: &str =
+    "zstd compress x-compress exi pack200-gzip aes128gcm dcb dcz";
 
 /// The content codings of a message, without `identity`, in the order in which they were applied.
 /// The value is 2 bytes of plain data. If there are more than four codings, the last one stored is
@@ -70,7 +71,10 @@ impl ContentCodings {
             _ if eq_ignore_case(word, b"deflate") => 2,
             _ if eq_ignore_case(word, b"br") => 3,
             _ if word.is_empty() || eq_ignore_case(word, b"identity") => return,
-            _ if OTHER_REGISTERED.split(' ').any(|name| eq_ignore_case(word, name.as_bytes())) => {
+            _ if OTHER_REGISTERED_CODINGS
+                .split(' ')
+                .any(|name| eq_ignore_case(word, name.as_bytes())) =>
+            {
                 14
             }
             _ => 15,

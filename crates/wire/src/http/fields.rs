@@ -123,7 +123,7 @@ impl<'b> EvaluatedFields<'b> {
     /// Stores in [`EvaluatedFields`] what the value of a header field states. `value` must be
     /// trimmed.
     #[inline]
-    pub(super) fn take(
+    pub(super) fn take_field(
         &mut self,
         known: KnownField,
         value: &'b [u8],
@@ -199,7 +199,7 @@ impl<'b> EvaluatedFields<'b> {
 
     /// Checks the header fields that determine the length of the body. A length together with a
     /// transfer coding is a fault in strict mode, and an ambiguity in lenient mode.
-    pub(super) fn check(&mut self, mode: ParseMode) -> Result<(), HttpFault> {
+    pub(super) fn check_body_length(&mut self, mode: ParseMode) -> Result<(), HttpFault> {
         match (mode, self.has_transfer_encoding, self.length) {
             (ParseMode::Strict, true, Some(_)) => return Err(HttpFault::LengthAndTransfer),
             (ParseMode::Lenient, true, Some(_)) => self.ambiguous = true,
@@ -213,11 +213,11 @@ impl<'b> EvaluatedFields<'b> {
 #[inline]
 #[expect(clippy::indexing_slicing, reason = "a byte is below 256")]
 pub(super) const fn is_token_byte(byte: u8) -> bool {
-    TOKEN[byte as usize]
+    IS_TOKEN_BYTE[byte as usize]
 }
 
 #[expect(clippy::indexing_slicing, reason = "the table has an element for every byte value")]
-static TOKEN: [bool; 256] = {
+static IS_TOKEN_BYTE: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
     while byte < 256 {
@@ -241,7 +241,7 @@ pub(super) fn is_text(value: &[u8]) -> bool {
 
 /// Trims spaces and tabs from both ends of a field's value.
 #[inline]
-pub(super) fn trim(mut value: &[u8]) -> &[u8] {
+pub(super) fn trim_blanks(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;
     }
@@ -311,7 +311,7 @@ fn set_if_empty<'b>(place: &mut &'b [u8], value: &'b [u8]) {
 
 /// Splits a comma-separated list into trimmed members (RFC 9110 §5.6.1).
 fn split_list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value.split(|byte| *byte == b',').map(trim)
+    value.split(|byte| *byte == b',').map(trim_blanks)
 }
 
 /// Iterates over the words of a value. All bytes except letters, digits, `-` and zero bytes

@@ -2,12 +2,13 @@
 
 use super::fault::{HeadError, HttpFault};
 use super::fields::{
-    EvaluatedFields, KnownField, is_text, is_token_byte, trim, trim_blank_and_control, trim_value,
+    EvaluatedFields, KnownField, is_text, is_token_byte, trim_blank_and_control, trim_blanks,
+    trim_value,
 };
 use super::lines::{HeadLine, is_blank, next_head_line};
 use super::mode::ParseMode;
-use super::start::{
-    Start, begins_with_http, classify_unfinished_request, may_begin_with_http,
+use super::start_line::{
+    StartLine, begins_with_http, classify_unfinished_request, may_begin_with_http,
     parse_request_leniently, parse_request_strictly, parse_response_leniently,
     parse_response_strictly, persists_by_default,
 };
@@ -21,7 +22,7 @@ pub struct Head<'b> {
     /// Offset in the parsed bytes after the empty line that ends the head.
     pub end: usize,
     /// Parsed request line or status line.
-    pub start: Start<'b>,
+    pub start: StartLine<'b>,
     /// Version as sent, without `HTTP/`. Empty in an HTTP/0.9 request, which has none.
     pub version: &'b [u8],
     /// True if connections persist by default in this version of HTTP.
@@ -32,7 +33,7 @@ pub struct Head<'b> {
 
 impl<'b> Head<'b> {
     /// Parses the head of a request, skipping empty lines before it.
-    pub fn request(bytes: &'b [u8], mode: ParseMode) -> Result<Self, HeadError> {
+    pub fn parse_request(bytes: &'b [u8], mode: ParseMode) -> Result<Self, HeadError> {
         let begin = offset_after_empty_lines(bytes, mode);
         let first = match next_head_line(bytes, begin, mode) {
             Err(HeadError::Incomplete) => {
@@ -61,7 +62,7 @@ impl<'b> Head<'b> {
     }
 
     /// Parses the head of a response, skipping empty lines before it.
-    pub fn response(bytes: &'b [u8], mode: ParseMode) -> Result<Self, HeadError> {
+    pub fn parse_response(bytes: &'b [u8], mode: ParseMode) -> Result<Self, HeadError> {
         let begin = offset_after_empty_lines(bytes, mode);
         let rest = bytes.get(begin..).unwrap_or_default();
         if !begins_with_http(rest) && !may_begin_with_http(rest) {
@@ -87,7 +88,7 @@ impl<'b> Head<'b> {
     /// §3.4).
     #[must_use]
     pub fn is_http2_preface(&self) -> bool {
-        matches!(self.start, Start::Request { method: b"PRI", target: b"*", .. })
+        matches!(self.start, StartLine::Request { method: b"PRI", target: b"*", .. })
             && self.version == b"2.0"
     }
 
@@ -97,8 +98,8 @@ impl<'b> Head<'b> {
     #[must_use]
     pub fn may_switch_protocol(&self) -> bool {
         match self.start {
-            Start::Request { method: b"CONNECT", .. } => true,
-            Start::Response { status, .. } if status != 101 => false,
+            StartLine::Request { method: b"CONNECT", .. } => true,
+            StartLine::Response { status, .. } if status != 101 => false,
             _ => self.fields.has_upgrade && self.fields.connection_upgrade,
         }
     }
@@ -108,7 +109,7 @@ impl<'b> Head<'b> {
         bytes: &'b [u8],
         begin: usize,
         first: HeadLine,
-        start: Start<'b>,
+        start: StartLine<'b>,
         version: &'b [u8],
         mode: ParseMode,
     ) -> Result<Self, HeadError> {
@@ -158,12 +159,12 @@ fn parse_fields_strictly(
         at = line.next;
         let text = line_text(bytes, line);
         if text.is_empty() {
-            fields.check(ParseMode::Strict)?;
+            fields.check_body_length(ParseMode::Strict)?;
             return Ok((fields, at));
         }
         let (name, value) = split_field_strictly(text)?;
         if let Some(known) = KnownField::from_name(name) {
-            fields.take(known, trim(value), ParseMode::Strict)?;
+            fields.take_field(known, trim_blanks(value), ParseMode::Strict)?;
         }
     }
 }
@@ -201,7 +202,7 @@ fn parse_fields_leniently(
             store_lenient_field(&mut fields, line_text(bytes, open))?;
         }
         if let Some(end) = end {
-            fields.check(ParseMode::Lenient)?;
+            fields.check_body_length(ParseMode::Lenient)?;
             return Ok((fields, end));
         }
     }
@@ -272,7 +273,7 @@ fn store_lenient_field<'b>(
     text: &'b [u8],
 ) -> Result<(), HttpFault> {
     if let Some((known, value)) = KnownField::from_line(text) {
-        return fields.take(known, trim_value(known, value), ParseMode::Lenient);
+        return fields.take_field(known, trim_value(known, value), ParseMode::Lenient);
     }
     // Most fields are well-formed and unknown.
     let may_be_known =
@@ -293,7 +294,7 @@ fn store_lenient_field<'b>(
     let name = trim_blank_and_control(text.get(..colon).unwrap_or_default());
     let value = text.get(colon..).unwrap_or_default();
     match KnownField::from_name_with_zeros(name) {
-        Some(known) => fields.take(known, trim_value(known, value), ParseMode::Lenient),
+        Some(known) => fields.take_field(known, trim_value(known, value), ParseMode::Lenient),
         None => Ok(()),
     }
 }

@@ -44,9 +44,9 @@ pub const METHOD_CLASSES: [(&str, &str); 36] = [
 ];
 
 /// Method number that stands for every method that [`METHOD_CLASSES`] does not contain.
-pub const OTHER: u8 = 99;
+pub const OTHER_METHOD: u8 = 99;
 
-/// Returns the number of a method; [`OTHER`] if [`METHOD_CLASSES`] does not contain it.
+/// Returns the number of a method; [`OTHER_METHOD`] if [`METHOD_CLASSES`] does not contain it.
 #[inline]
 #[must_use]
 pub fn method_number(name: &[u8]) -> u8 {
@@ -57,7 +57,7 @@ pub fn method_number(name: &[u8]) -> u8 {
         _ => {
             let numbered = (1..).zip(METHOD_CLASSES);
             let mut known = numbered.filter(|(_, (known, _))| known.as_bytes() == name);
-            known.next().map_or(OTHER, |(number, _)| number)
+            known.next().map_or(OTHER_METHOD, |(number, _)| number)
         }
     }
 }

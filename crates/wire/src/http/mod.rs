@@ -15,12 +15,12 @@ mod body;
 mod codings;
 mod fault;
 mod fields;
-mod guess;
 mod head;
 mod lines;
 mod method;
 mod mode;
-mod start;
+mod protocol_guess;
+mod start_line;
 #[cfg(test)]
 mod tests;
 
@@ -28,9 +28,9 @@ pub use body::{Body, BodyPart};
 pub use codings::{ContentCoding, ContentCodings};
 pub use fault::{HeadError, HttpFault};
 pub use fields::EvaluatedFields;
-pub use guess::{ProtocolGuess, guess_protocol};
 pub use head::Head;
 pub use lines::HeadSearch;
-pub use method::{METHOD_CLASSES, OTHER, RequestMethod, method_number};
+pub use method::{METHOD_CLASSES, OTHER_METHOD, RequestMethod, method_number};
 pub use mode::ParseMode;
-pub use start::Start;
+pub use protocol_guess::{ProtocolGuess, guess_protocol};
+pub use start_line::StartLine;

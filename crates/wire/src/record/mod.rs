@@ -11,7 +11,7 @@
 //! then       fields: number (1 byte), length (2 bytes, little endian), that many bytes
 //! ```
 //!
-//! Text is stored as on the wire, truncated to [`TEXT_MAX`] bytes; numbers are little endian
+//! Text is stored as on the wire, truncated to [`TEXT_LENGTH_MAX`] bytes; numbers are little endian
 //! without trailing zero bytes. Fields that do not fit are omitted. A record with omitted fields or
 //! truncated text is marked ([`Record::is_truncated`]).
 
@@ -24,7 +24,7 @@ use memchr::memchr2;
 pub use field::{Field, FieldType};
 
 /// Maximum length in bytes of a text in a field.
-pub const TEXT_MAX: usize = 8192;
+pub const TEXT_LENGTH_MAX: usize = 8192;
 /// Byte that marks the end of a record with omitted fields or truncated text.
 const OMITTED_MARKER: u8 = 0xff;
 /// Number of bytes before the value of a field: one for the number of the field, two for the length
@@ -93,11 +93,11 @@ impl<'r> Writer<'r> {
         Self { room, used, cut: used == 0 }
     }
 
-    /// Adds a field with text as on the wire. Truncates text of more than [`TEXT_MAX`] bytes, and
-    /// then marks the record. A field may be added more than once.
+    /// Adds a field with text as on the wire. Truncates text of more than [`TEXT_LENGTH_MAX`]
+    /// bytes, and then marks the record. A field may be added more than once.
     pub fn add_text(&mut self, field: Field, text: &[u8]) {
-        self.cut |= text.len() > TEXT_MAX;
-        let text = text.get(..TEXT_MAX).unwrap_or(text);
+        self.cut |= text.len() > TEXT_LENGTH_MAX;
+        let text = text.get(..TEXT_LENGTH_MAX).unwrap_or(text);
         self.add(field as u8, text);
     }
 
@@ -222,7 +222,7 @@ impl<'b> Record<'b> {
     /// a number.
     #[must_use]
     pub fn number(&self, field: Field) -> Option<u64> {
-        self.text(field).and_then(number)
+        self.text(field).and_then(decode_number)
     }
 
     /// Returns true if fields were omitted from the record, or a text was truncated.
@@ -249,7 +249,7 @@ impl<'b> Record<'b> {
 
 /// Decodes the value of a number field; `None` if the value has more than 8 bytes.
 #[must_use]
-pub fn number(value: &[u8]) -> Option<u64> {
+pub fn decode_number(value: &[u8]) -> Option<u64> {
     if value.len() > 8 {
         return None;
     }

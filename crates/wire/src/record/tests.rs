@@ -52,20 +52,20 @@ fn fields_that_do_not_fit_are_omitted_and_marked() {
     let mut room = vec![0; used + 1];
     let used = write_exchange(&mut room);
     assert!(!Record::parse(&room[..used]).unwrap().is_truncated());
-    let long = vec![b'x'; TEXT_MAX + 1];
-    for length in [TEXT_MAX, TEXT_MAX + 1] {
-        let mut room = vec![0; 2 * TEXT_MAX];
+    let long = vec![b'x'; TEXT_LENGTH_MAX + 1];
+    for length in [TEXT_LENGTH_MAX, TEXT_LENGTH_MAX + 1] {
+        let mut room = vec![0; 2 * TEXT_LENGTH_MAX];
         let mut writer = Writer::new(&mut room, RecordKind::Dns);
         writer.add_text(Field::Name, &long[..length]);
         let used = writer.finish();
         let record = Record::parse(&room[..used]).unwrap();
-        assert_eq!(record.text(Field::Name).map(<[u8]>::len), Some(TEXT_MAX));
-        assert_eq!(record.is_truncated(), length > TEXT_MAX);
+        assert_eq!(record.text(Field::Name).map(<[u8]>::len), Some(TEXT_LENGTH_MAX));
+        assert_eq!(record.is_truncated(), length > TEXT_LENGTH_MAX);
         let mut copy = [0; 8];
         let mut writer = Writer::new(&mut copy, RecordKind::Dns);
         writer.inherit_truncation(&record);
         let used = writer.finish();
-        assert_eq!(Record::parse(&copy[..used]).unwrap().is_truncated(), length > TEXT_MAX);
+        assert_eq!(Record::parse(&copy[..used]).unwrap().is_truncated(), length > TEXT_LENGTH_MAX);
     }
 }
 

@@ -12,8 +12,8 @@ impl CipherSuite {
     /// name.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
-        let place = NAMES.binary_search_by_key(&self.0, |(number, _)| *number).ok()?;
-        NAMES.get(place).map(|(_, name)| *name)
+        let place = CIPHER_SUITE_NAMES.binary_search_by_key(&self.0, |(number, _)| *number).ok()?;
+        CIPHER_SUITE_NAMES.get(place).map(|(_, name)| *name)
     }
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for CipherSuite {
 }
 
 /// Numbers and names of cipher suites, in ascending order of number.
-static NAMES: LazyLock<Vec<(u16, &str)>> = LazyLock::new(|| {
+static CIPHER_SUITE_NAMES: LazyLock<Vec<(u16, &str)>> = LazyLock::new(|| {
     let read = |line: &'static str| {
         let (number, name) = line.split_once(' ')?;
         Some((u16::from_str_radix(number, 16).ok()?, name))

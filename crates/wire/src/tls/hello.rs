@@ -31,7 +31,8 @@ const SESSION_ID_LENGTH_MAX: usize = 32;
 /// A view of a ClientHello.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientHello<'b> {
-    /// Legacy version field. [`ClientHello::offered_version`] returns the version actually offered.
+    /// Legacy version field. [`ClientHello::highest_offered_version`] returns the version actually
+    /// offered.
     pub version: Version,
     /// Session id that the client offers for resumption; empty if there is none.
     pub session_id: &'b [u8],
@@ -63,7 +64,7 @@ impl<'b> ClientHello<'b> {
             take_list_with_u8_length(&mut rest).filter(|id| id.len() <= SESSION_ID_LENGTH_MAX)?;
         let ciphers = take_list_with_u16_length(&mut rest).filter(|list| list.len() % 2 == 0)?;
         take_list_with_u8_length(&mut rest)?;
-        let extensions = extensions(rest)?;
+        let extensions = parse_extensions(rest)?;
         (version.0 >> 8 == 3).then_some(Self { version, session_id: session, ciphers, extensions })
     }
 
@@ -94,7 +95,7 @@ impl<'b> ClientHello<'b> {
     }
 
     /// Iterates over the application protocols that the client offers (ALPN).
-    pub fn protocols(&self) -> impl Iterator<Item = &'b [u8]> + use<'b> {
+    pub fn offered_protocols(&self) -> impl Iterator<Item = &'b [u8]> + use<'b> {
         alpn_protocols(self.extensions())
     }
 
@@ -116,7 +117,7 @@ impl<'b> ClientHello<'b> {
     /// Returns the highest known version in the `supported_versions` extension. If there is none,
     /// returns the version in the legacy field, but at most TLS 1.2 (RFC 8446 §4.2.1).
     #[must_use]
-    pub fn offered_version(&self) -> Version {
+    pub fn highest_offered_version(&self) -> Version {
         let known = |word| Version(word).normalized_version();
         let listed = self.offered_versions().and_then(|words| words.filter_map(known).max());
         listed.unwrap_or_else(|| self.version.min(Version::TLS12))
@@ -139,7 +140,7 @@ impl<'b> ServerHello<'b> {
         if !draft {
             split_off(&mut rest, 1)?;
         }
-        let extensions = extensions(rest)?;
+        let extensions = parse_extensions(rest)?;
         version.normalized_version()?;
         Some(Self { version, is_retry, session_id: session, cipher, extensions })
     }
@@ -162,7 +163,7 @@ impl<'b> ServerHello<'b> {
     /// Returns the application protocol that the server has chosen; `None` if the choice is absent
     /// or encrypted (TLS 1.3).
     #[must_use]
-    pub fn protocol(&self) -> Option<&'b [u8]> {
+    pub fn negotiated_protocol(&self) -> Option<&'b [u8]> {
         alpn_protocols(self.extensions()).next()
     }
 
@@ -215,7 +216,7 @@ impl Iterator for U16List<'_> {
 
 /// Returns the list of extensions at the end of a hello; `None` if the list is malformed. If there
 /// is no list, returns an empty one.
-fn extensions(mut rest: &[u8]) -> Option<&[u8]> {
+fn parse_extensions(mut rest: &[u8]) -> Option<&[u8]> {
     if rest.is_empty() {
         return Some(rest);
     }

@@ -18,14 +18,14 @@ mod tests;
 pub use cipher::CipherSuite;
 pub use hello::{ClientHello, Extensions, ServerHello, U16List, extension};
 
-use crate::read::{array, be16};
+use crate::read::{be16, read_array};
 use core::fmt;
 
 /// Length of a TLS record header in bytes.
 pub const RECORD_HEADER_SIZE: usize = 5;
 /// Maximum length of a TLS record's payload in bytes: 2¹⁴, plus 2,048 of expansion by encryption
 /// (RFC 5246 §6.2.3).
-pub const RECORD_MAX: usize = (1 << 14) + 2048;
+pub const RECORD_PAYLOAD_MAX: usize = (1 << 14) + 2048;
 /// Maximum length of a hello in bytes.
 pub const HELLO_LENGTH_MAX: usize = 1 << 15;
 /// Maximum number of bytes examined in the search for one hello.
@@ -100,12 +100,12 @@ impl RecordHeader {
     /// Parses a record header; `None` if the header is truncated or invalid.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let [content, ..] = array::<RECORD_HEADER_SIZE>(bytes, 0)?;
+        let [content, ..] = read_array::<RECORD_HEADER_SIZE>(bytes, 0)?;
         let (version, length) = (Version(be16(bytes, 1)?), be16(bytes, 3)?);
         let likely = matches!(content, 20..=24)
             && version.0 >> 8 == 3
             && version.normalized_version().is_some()
-            && usize::from(length) <= RECORD_MAX;
+            && usize::from(length) <= RECORD_PAYLOAD_MAX;
         likely.then_some(Self { content_type: content, version, length })
     }
 }
@@ -227,7 +227,7 @@ fn classify_preamble(record: RecordHeader, bytes: &[u8]) -> Preamble {
 
 /// Returns true if the bytes consist of complete records.
 #[must_use]
-pub fn is_complete_records(mut bytes: &[u8]) -> bool {
+pub fn consists_of_complete_records(mut bytes: &[u8]) -> bool {
     while let Some(record) = RecordHeader::parse(bytes) {
         match bytes.get(RECORD_HEADER_SIZE + usize::from(record.length)..) {
             Some(rest) => bytes = rest,
@@ -314,7 +314,7 @@ fn assemble_message<'b>(
 /// Returns the length in bytes of a handshake message, including its header; `None` if the header
 /// is truncated.
 fn message_length(bytes: &[u8]) -> Option<usize> {
-    let [_, high, middle, low] = array(bytes, 0)?;
+    let [_, high, middle, low] = read_array(bytes, 0)?;
     Some(
         HANDSHAKE_HEADER_SIZE
             + (usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low)),

@@ -62,7 +62,7 @@ fn client_hello_fields_are_parsed() {
     let FirstHello::Client(hello) = find_first_hello(&bytes, &mut room) else {
         panic!("a ClientHello")
     };
-    assert_eq!((hello.version, hello.offered_version()), (Version::TLS12, Version::TLS13));
+    assert_eq!((hello.version, hello.highest_offered_version()), (Version::TLS12, Version::TLS13));
     assert_eq!(hello.session_id, [1, 2, 3, 4]);
     assert_eq!(hello.offered_cipher_suites().collect::<Vec<_>>(), [0x1a1a, 0x1301, 0xc02f]);
     assert_eq!(
@@ -72,7 +72,7 @@ fn client_hello_fields_are_parsed() {
     let numbers: Vec<u16> = hello.extensions().map(|(number, _)| number).collect();
     assert_eq!(numbers, [0x2a2a, 0, 16, 13, 43]);
     assert_eq!(hello.server_name(), Some(&b"example.org"[..]));
-    assert_eq!(hello.protocols().collect::<Vec<_>>(), [&b"h2"[..], b"http/1.1"]);
+    assert_eq!(hello.offered_protocols().collect::<Vec<_>>(), [&b"h2"[..], b"http/1.1"]);
     assert_eq!(hello.signature_algorithms().collect::<Vec<_>>(), [0x0403, 0x0804]);
     assert!(room.is_empty(), "nothing is copied where one record holds it");
 }
@@ -86,7 +86,10 @@ fn server_hello_fields_are_parsed() {
     };
     assert_eq!((hello.version, hello.negotiated_version()), (Version::TLS12, Version::TLS13));
     assert_eq!(hello.cipher.to_string(), "TLS_AES_128_GCM_SHA256");
-    assert_eq!((hello.protocol(), hello.session_id), (Some(&b"h2"[..]), &[1, 2, 3, 4][..]));
+    assert_eq!(
+        (hello.negotiated_protocol(), hello.session_id),
+        (Some(&b"h2"[..]), &[1, 2, 3, 4][..])
+    );
     assert!(hello.accepts_psk() && !hello.is_retry);
     let retry = "cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c";
     let mut random = [0; 32];
@@ -223,7 +226,7 @@ fn tls_versions_are_displayed_and_negotiated() {
     let mut body = client_hello_body();
     body.truncate(2 + 32 + 5 + 8 + 2);
     body[1] = 9;
-    assert_eq!(ClientHello::parse(&body).unwrap().offered_version(), Version::TLS12);
+    assert_eq!(ClientHello::parse(&body).unwrap().highest_offered_version(), Version::TLS12);
 }
 
 #[test]
@@ -244,12 +247,12 @@ fn read_every_field(bytes: &[u8], room: &mut Vec<u8>) -> usize {
     match find_first_hello(bytes, room) {
         FirstHello::Client(hello) => {
             let lists = hello.offered_cipher_suites().count() + hello.extensions().count();
-            let more = hello.protocols().count() + hello.signature_algorithms().count();
+            let more = hello.offered_protocols().count() + hello.signature_algorithms().count();
             let name = hello.server_name().map_or(0, <[u8]>::len);
-            lists + more + name + usize::from(hello.offered_version().0 & 1)
+            lists + more + name + usize::from(hello.highest_offered_version().0 & 1)
         }
         FirstHello::Server(hello) => {
-            hello.extensions().count() + hello.protocol().map_or(0, <[u8]>::len)
+            hello.extensions().count() + hello.negotiated_protocol().map_or(0, <[u8]>::len)
         }
         FirstHello::NeedBytes(need) => {
             assert!(need > bytes.len());

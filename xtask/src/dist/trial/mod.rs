@@ -26,12 +26,13 @@ const GUEST_PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,linux-image-cloud-a
                        iputils-ping,procps,python3,man-db,gcc,libc6-dev,pkgconf,bash-completion";
 
 /// Unit file of the systemd service that runs `guest.sh` after the virtual machine has booted.
-const SERVICE: &str = "[Unit]\nDescription=Trial of packages\nAfter=multi-user.target\n\n\
+const TRIAL_SERVICE_UNIT: &str = "[Unit]\nDescription=Trial of packages\n\
+                       After=multi-user.target\n\n\
                        [Service]\nType=oneshot\nExecStart=/root/guest.sh\nEnvironment=HOME=/root\n";
 
 /// Tests the packages in a virtual machine with the Debian release `suite`, including an upgrade to
 /// the same packages with a higher version. Prints the result of each check.
-pub(super) fn run(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<(), String> {
+pub(super) fn run_trial(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<(), String> {
     let home = target.join("dist-trial");
     fs::create_dir_all(&home).map_err(|why| format!("{}: {why}", home.display()))?;
     let archive = home.join(format!("{suite}.tar"));
@@ -136,7 +137,7 @@ fn guest_files(packages: &[PathBuf], next: &[PathBuf]) -> Result<Vec<InstallFile
     let mut script = InstallFile::new("root/guest.sh", "the trial", script);
     script.mode = 0o755;
     let unit = "etc/systemd/system/trial.service";
-    let mut files = vec![script, InstallFile::new(unit, "the trial", SERVICE.into())];
+    let mut files = vec![script, InstallFile::new(unit, "the trial", TRIAL_SERVICE_UNIT.into())];
     for (folder, packages) in [("root/now", packages), ("root/next", next)] {
         for path in packages {
             let bytes = fs::read(path).map_err(|why| format!("{}: {why}", path.display()))?;

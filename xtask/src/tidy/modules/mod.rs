@@ -13,7 +13,7 @@ mod tests;
 
 use super::tokens::{product_tokens, tokenize};
 use super::tree::{File, Tree};
-use resolve::{Resolver, Target};
+use resolve::{ResolvedPath, Resolver};
 use scan::{CodePath, Import};
 use std::collections::{BTreeMap, HashMap};
 
@@ -78,7 +78,7 @@ impl ModuleReader<'_> {
         self.dependencies.files.push(path.strip_prefix("src/").unwrap_or(path).to_owned());
         self.dependencies.edges.push(BTreeMap::new());
         let tokens = tokenize(&file.code);
-        let contents = scan::scan(&product_tokens(&tokens));
+        let contents = scan::scan_module(&product_tokens(&tokens));
         self.add_module(contents, index, parent, &crate::lines::submodule_directory(&file.path))
     }
 
@@ -127,10 +127,10 @@ impl ModuleReader<'_> {
         let resolver = Resolver::new(&self.modules);
         for CodePath { path, line, is_use } in &self.modules[at].references {
             let to = match resolver.resolve(at, path) {
-                Some(Target::Item(file)) => file,
+                Some(ResolvedPath::Item(file)) => file,
                 // A name that a macro defines belongs to its module. A module itself is not an
                 // item.
-                Some(Target::Unknown(module)) if !is_use => self.modules[module].file,
+                Some(ResolvedPath::Unknown(module)) if !is_use => self.modules[module].file,
                 _ => continue,
             };
             if to != from {

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 /// The item or module that a path in Rust code names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Target {
+pub(super) enum ResolvedPath {
     /// An item. The number is the index of the file that defines it.
     Item(usize),
     /// A module. The number is its index in the list of modules.
@@ -31,7 +31,7 @@ impl<'m> Resolver<'m> {
 
     /// Returns the target of `path` in module `at`, or `None` if the path belongs to another crate
     /// or names a variable.
-    pub(super) fn resolve(&self, at: usize, path: &[String]) -> Option<Target> {
+    pub(super) fn resolve(&self, at: usize, path: &[String]) -> Option<ResolvedPath> {
         let mut rest = path;
         let mut module = at;
         let mut is_inside = false;
@@ -46,15 +46,15 @@ impl<'m> Resolver<'m> {
         }
         while let Some((name, behind)) = rest.split_first() {
             match self.resolve_name(module, name, !behind.is_empty()) {
-                Some(Target::Module(next)) => module = next,
+                Some(ResolvedPath::Module(next)) => module = next,
                 // The name is an item. The rest is a variant, a method or an associated item.
                 Some(found) => return Some(found),
-                None if is_inside => return Some(Target::Unknown(module)),
+                None if is_inside => return Some(ResolvedPath::Unknown(module)),
                 None => return None,
             }
             (rest, is_inside) = (behind, true);
         }
-        Some(Target::Module(module))
+        Some(ResolvedPath::Module(module))
     }
 
     fn crate_root(&self, mut module: usize) -> usize {
@@ -66,13 +66,13 @@ impl<'m> Resolver<'m> {
 
     /// Returns the target of a name in a module. If the path continues after the name, prefers a
     /// module with this name, and otherwise an item.
-    fn resolve_name(&self, at: usize, name: &str, goes_on: bool) -> Option<Target> {
+    fn resolve_name(&self, at: usize, name: &str, goes_on: bool) -> Option<ResolvedPath> {
         if !self.in_progress.borrow_mut().insert((at, name.to_owned())) {
             return None;
         }
         let module = &self.modules[at];
-        let child = || module.children.get(name).map(|child| Target::Module(*child));
-        let item = || module.items.get(name).map(|file| Target::Item(*file));
+        let child = || module.children.get(name).map(|child| ResolvedPath::Module(*child));
+        let item = || module.items.get(name).map(|file| ResolvedPath::Item(*file));
         let found = match goes_on {
             true => child().or_else(item),
             false => item().or_else(child),
@@ -80,7 +80,9 @@ impl<'m> Resolver<'m> {
         let found = found.or_else(|| self.resolve(at, module.imports.get(name)?)).or_else(|| {
             let globs = module.globs.iter().filter_map(|glob| self.resolve(at, glob));
             let mut inside = globs.filter_map(|target| match target {
-                Target::Module(other) if other != at => self.resolve_name(other, name, goes_on),
+                ResolvedPath::Module(other) if other != at => {
+                    self.resolve_name(other, name, goes_on)
+                }
                 _ => None,
             });
             inside.next()

@@ -40,7 +40,7 @@ const ITEM_KEYWORDS: &[&str] =
     &["struct", "enum", "union", "trait", "type", "fn", "const", "static", "macro_rules"];
 
 /// Scans the tokens of one module, including those of modules defined in the same file.
-pub(super) fn scan(tokens: &[Token<'_>]) -> ModuleContents {
+pub(super) fn scan_module(tokens: &[Token<'_>]) -> ModuleContents {
     let mut contents = ModuleContents::default();
     scan_level(tokens, true, &mut contents);
     contents
@@ -76,7 +76,7 @@ fn scan_level(tokens: &[Token<'_>], is_module: bool, contents: &mut ModuleConten
             }
             "mod" if text(at + 2) == "{" => {
                 let end = index_after_closing_bracket(tokens, at + 2);
-                let inner = scan(&tokens[at + 3..end - 1]);
+                let inner = scan_module(&tokens[at + 3..end - 1]);
                 contents.inline.push((text(at + 1).to_owned(), inner));
                 at = end;
             }

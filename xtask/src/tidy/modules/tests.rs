@@ -10,7 +10,7 @@ fn edges(files: &[(&str, &str)]) -> Vec<String> {
     for (path, text) in files {
         tree.write_file(&format!("crates/engine/src/{path}"), text.as_bytes());
     }
-    let dependencies = file_dependencies(&tree.read(), "crates/engine/");
+    let dependencies = file_dependencies(&tree.read_tree(), "crates/engine/");
     let mut found = Vec::new();
     for (from, edges) in dependencies.edges.iter().enumerate() {
         for to in edges.keys() {

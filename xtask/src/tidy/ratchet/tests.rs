@@ -3,7 +3,9 @@
 
 use super::super::check;
 use super::super::tests::PlantedTree;
-use super::{CEILINGS_PATH, list, lowered_ceilings, product_size_ceiling, report};
+use super::{
+    CEILINGS_PATH, format_report, list_occurrences, lowered_ceilings, product_size_ceiling,
+};
 
 const PLANTED_FILE: &str = "crates/engine/src/a.rs";
 
@@ -158,7 +160,7 @@ fn lowering_never_raises_a_ceiling() {
     let tree = PlantedTree::new_clean();
     let path = "crates/buffer/src/region.rs";
     let ratchet = || {
-        let tree = tree.read();
+        let tree = tree.read_tree();
         lowered_ceilings(&tree, &check(&tree).occurrences)
     };
     tree.write_file(
@@ -189,7 +191,7 @@ fn moved_code_keeps_its_ceiling() {
     tree.write_file(old, b"//! A.\nfn f() { unsafe { g() } }\n");
     tree.write_file(new, b"//! A.\nfn f() { unsafe { g() }; unsafe { g() } }\n");
     assert!(tree.check().errors.is_empty());
-    let read = tree.read();
+    let read = tree.read_tree();
     let text = lowered_ceilings(&read, &check(&read).occurrences);
     assert!(text.ends_with(&format!("unsafe {new} 2\nunsafe {old} 1\n")), "{text}");
     tree.append_text(new, "fn h() { unsafe { g() } }\n");
@@ -200,22 +202,25 @@ fn moved_code_keeps_its_ceiling() {
 fn report_sums_by_crate_and_list_names_occurrences() {
     let tree = PlantedTree::new_clean();
     tree.write_file(PLANTED_FILE, b"//! What it is.\nstruct State;\n");
-    let read = tree.read();
+    let read = tree.read_tree();
     let counted = check(&read).occurrences;
-    let text = report(&read, &counted);
+    let text = format_report(&read, &counted);
     let row = text.lines().find(|line| line.starts_with("engine")).unwrap();
     let cells: Vec<&str> = row.split_whitespace().collect();
     // Two lines of code: the root, and the type.
     assert_eq!(cells, ["engine", "2", "0", "0", "1", "0", "1", "0", "0", "0", "0", "0"]);
-    assert!(list(&counted, "types", "engine").starts_with("crates/engine/src/a.rs:2: `State`"));
-    assert_eq!(list(&counted, "types", "cli"), "");
+    assert!(
+        list_occurrences(&counted, "types", "engine")
+            .starts_with("crates/engine/src/a.rs:2: `State`")
+    );
+    assert_eq!(list_occurrences(&counted, "types", "cli"), "");
 }
 
 #[test]
 fn lowering_keeps_the_baseline_of_the_product() {
     let tree = PlantedTree::new_clean();
     tree.write_file(CEILINGS_PATH, b"lines product 9999\n");
-    let read = tree.read();
+    let read = tree.read_tree();
     assert_eq!(product_size_ceiling(&read), Some(9999));
     assert!(lowered_ceilings(&read, &check(&read).occurrences).ends_with("\nlines product 9999\n"));
 }

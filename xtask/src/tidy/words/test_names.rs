@@ -5,7 +5,7 @@ use super::super::tokens::{Token, index_after_closing_bracket};
 use super::super::tree::File;
 
 /// Maximum length of a test's name in characters, without its capability numbers.
-const NAME_MAX: usize = 60;
+const NAME_LENGTH_MAX: usize = 60;
 
 /// Words that do not name a subject, with which no test name begins.
 const FORBIDDEN_OPENERS: &[&str] = &[
@@ -30,9 +30,9 @@ pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut F
         let plain = without_capability_numbers(test.text);
         let length = plain.chars().count();
         let first = plain.split('_').next().unwrap_or_default();
-        let what = if length > NAME_MAX {
+        let what = if length > NAME_LENGTH_MAX {
             format!(
-                "the test `{}` has a name of {length} characters, more than {NAME_MAX}",
+                "the test `{}` has a name of {length} characters, more than {NAME_LENGTH_MAX}",
                 test.text
             )
         } else if FORBIDDEN_OPENERS.contains(&first) {

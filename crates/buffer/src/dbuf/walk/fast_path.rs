@@ -11,7 +11,7 @@ impl RecordWalk {
     /// in fewer instructions.
     // Inlined: saving registers for a call would cost as much as copying 64 bytes (`bench pipe`).
     #[inline(always)]
-    pub(crate) fn take(&mut self, out: &mut [u8]) -> bool {
+    pub(crate) fn take_block(&mut self, out: &mut [u8]) -> bool {
         let start = self.side.next;
         let end = start + RecordHeader::span_for_length(out.len());
         if end > self.fast_limit
@@ -38,7 +38,7 @@ impl RecordWalk {
     /// [`RecordWalk::find`]: a merged value is passed through memory and stalls on store forwarding
     /// (`bench peek`).
     #[inline]
-    pub(crate) fn next_fast(&mut self) -> Option<CheckedRecord> {
+    pub(crate) fn find_on_fast_path(&mut self) -> Option<CheckedRecord> {
         let (start, expected_words) = (self.side.next, [self.expected_header_word, self.expected]);
         if start >= self.fast_limit {
             return None;
@@ -58,8 +58,8 @@ impl RecordWalk {
         })
     }
 
-    /// Advances past a block that [`RecordWalk::next_fast`] has returned. The block follows the
-    /// last block passed, so none was lost in between.
+    /// Advances past a block that [`RecordWalk::find_on_fast_path`] has returned. The block follows
+    /// the last block passed, so none was lost in between.
     #[inline]
     pub(crate) fn pass_on_fast_path(&mut self, found: &CheckedRecord) {
         debug_assert!(self.is_expected_valid && found.sequence == self.expected && found.lost == 0);
@@ -73,7 +73,7 @@ impl RecordWalk {
     #[inline(never)]
     fn adopt_expected_length(&mut self, words: [u64; 2]) -> bool {
         let header = RecordHeader::from_words(words);
-        let follows = header.kind == RecordHeader::BLOCK && header.sequence == self.expected;
+        let follows = header.kind == RecordHeader::KIND_BLOCK && header.sequence == self.expected;
         if follows {
             [self.expected_header_word, _] = words;
             self.expected_record_length = RecordHeader::span(header.length);

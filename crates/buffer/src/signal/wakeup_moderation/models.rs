@@ -14,9 +14,9 @@ fn write_and_stay_busy(blocks: u64, every: u64) {
     builder.preemption_bound = Some(2);
     builder.check(move || {
         let (doorbell, head) = (Arc::new(Doorbell::new()), Shared::new(AtomicU64::new(0)));
-        let (timer, done) = (Arc::new(Timer::default()), Shared::new(AtomicU32::new(0)));
+        let (timer, done) = (Arc::new(WakeupTimer::default()), Shared::new(AtomicU32::new(0)));
         let threshold = WakeupThreshold { blocks: every, ns: 0 };
-        let mut moderator = Moderator::new(&timer, threshold, doorbell.clone());
+        let mut moderator = WakeupModerator::new(&timer, threshold, doorbell.clone());
         let writer = {
             let (doorbell, head) = (doorbell.clone(), head.clone());
             thread::spawn(move || {
@@ -33,7 +33,7 @@ fn write_and_stay_busy(blocks: u64, every: u64) {
             let (timer, done) = (timer.clone(), done.clone());
             thread::spawn(move || {
                 loop {
-                    let ticket = timer.doorbell.listen();
+                    let ticket = timer.doorbell.prepare_to_sleep();
                     if done.load(Ordering::Acquire) == 1 {
                         return;
                     }

@@ -6,17 +6,20 @@ use super::*;
 #[derive(Default)]
 struct EventCounter(AtomicU64);
 
-impl Signal for EventCounter {
-    fn signal(&self) {
+impl WakeReaders for EventCounter {
+    fn wake_readers(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Creates a moderator whose timer is advanced by the test alone.
-fn manual_moderator(blocks: u64, ns: u64) -> (Arc<Timer>, Arc<EventCounter>, Moderator) {
-    let (timer, sent) = (Arc::<Timer>::default(), Arc::<EventCounter>::default());
+fn manual_moderator(
+    blocks: u64,
+    ns: u64,
+) -> (Arc<WakeupTimer>, Arc<EventCounter>, WakeupModerator) {
+    let (timer, sent) = (Arc::<WakeupTimer>::default(), Arc::<EventCounter>::default());
     timer.started.call_once(|| {});
-    let moderator = Moderator::new(&timer, WakeupThreshold { blocks, ns }, sent.clone());
+    let moderator = WakeupModerator::new(&timer, WakeupThreshold { blocks, ns }, sent.clone());
     (timer, sent, moderator)
 }
 
@@ -64,7 +67,8 @@ fn k4_idle_writer_sends_its_event_without_an_alarm() {
 
 #[test]
 fn k4_threshold_is_a_power_of_two_up_to_half_a_ring() {
-    let within = |blocks, entries| WakeupThreshold { blocks, ns: 1 }.within(entries).blocks;
+    let within =
+        |blocks, entries| WakeupThreshold { blocks, ns: 1 }.limited_to_ring(entries).blocks;
     assert_eq!(WakeupThreshold::default(), WakeupThreshold { blocks: 32, ns: 1_000_000 });
     assert_eq!([within(32, 4096), within(33, 4096), within(5000, 4096)], [32, 32, 2048]);
     assert_eq!([within(0, 4096), within(32, 16), within(9, 1)], [1, 8, 1]);
@@ -74,26 +78,26 @@ fn k4_threshold_is_a_power_of_two_up_to_half_a_ring() {
 fn k6_smaller_downstream_buffer_lowers_the_threshold() {
     let (_, _, mut moderator) = manual_moderator(32, 1);
     moderator.limit_blocks(100);
-    assert_eq!(moderator.threshold().blocks, 32);
+    assert_eq!(moderator.wakeup_threshold().blocks, 32);
     moderator.limit_blocks(9);
-    assert_eq!(moderator.threshold().blocks, 8);
+    assert_eq!(moderator.wakeup_threshold().blocks, 8);
     assert!(!moderator.count_published(7, true, || 1) && moderator.count_published(1, true, || 1));
     moderator.limit_blocks(32);
-    assert_eq!(moderator.threshold().blocks, 8, "the smallest of all");
+    assert_eq!(moderator.wakeup_threshold().blocks, 8, "the smallest of all");
 }
 
 #[test]
 fn k5_threshold_follows_the_rate_within_its_range() {
     let (timer, _, mut moderator) = manual_moderator(32, 1_000_000);
-    moderator.adapt(1000);
+    moderator.set_adaptation_max(1000);
     moderator.limit_to_ring(4096);
     let mut now = 0;
     // Sends 16 blocks at a time, `ns` apart, until an event; returns T_b after it.
-    let mut until_event = |moderator: &mut Moderator, ns| {
+    let mut until_event = |moderator: &mut WakeupModerator, ns| {
         loop {
             now += ns;
             if moderator.count_published(16, true, || now) {
-                return moderator.threshold().blocks;
+                return moderator.wakeup_threshold().blocks;
             }
         }
     };
@@ -114,7 +118,7 @@ fn k5_threshold_follows_the_rate_within_its_range() {
     assert!(!timer_moderator.count_published(1, true, || 1_000_000_000));
     assert_eq!(timer.fire_due_alarms(deadline.max(2_000_000_000)), None);
     assert!(!timer_moderator.count_published(1, true, || 1_000_000_000));
-    assert_eq!(timer_moderator.threshold().blocks, 32);
+    assert_eq!(timer_moderator.wakeup_threshold().blocks, 32);
 }
 
 #[test]
@@ -147,7 +151,8 @@ fn dropped_writer_has_no_alarm() {
 fn k4_sleeper_is_woken_within_bound_by_timer() {
     let doorbell = Arc::new(Doorbell::new());
     let threshold = WakeupThreshold { blocks: 32, ns: 2_000_000 };
-    let mut moderator = Moderator::new(Timer::for_process(), threshold, doorbell.clone());
+    let mut moderator =
+        WakeupModerator::new(WakeupTimer::for_process(), threshold, doorbell.clone());
     let (head, arrivals) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     let mut slept = Vec::new();
     std::thread::scope(|scope| {

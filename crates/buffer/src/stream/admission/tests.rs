@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::stream::Input;
-use crate::{Fault, Policy};
+use crate::{Fault, OverflowPolicy};
 use abi::DbufId;
 use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::Random;
@@ -48,7 +48,7 @@ fn read_expected(input: &mut Input, expected: Option<u64>) -> Result<Option<u64>
 
 #[test]
 fn late_reader_starts_at_the_head_of_an_idle_writer() {
-    let (mut output, admission) = joinable(&stream_config()).unwrap();
+    let (mut output, admission) = joinable_stream(&stream_config()).unwrap();
     for at in 0..1000 {
         assert!(output.write(&numbered_block(at)).unwrap(), "no reader and no wait");
     }
@@ -73,8 +73,8 @@ fn late_reader_starts_at_the_head_of_an_idle_writer() {
 #[test]
 fn d9_readers_join_and_leave_without_losing_blocks() {
     let mut random = Random::with_replayable_seed();
-    for policy in [Policy::Block, Policy::DropNew] {
-        let (mut output, admission) = joinable(&stream_config().policy(policy)).unwrap();
+    for policy in [OverflowPolicy::Block, OverflowPolicy::DropNew] {
+        let (mut output, admission) = joinable_stream(&stream_config().policy(policy)).unwrap();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let stop = &stop;
@@ -113,7 +113,8 @@ fn d9_readers_join_and_leave_without_losing_blocks() {
 
 #[test]
 fn overwriting_ring_admits_readers() {
-    let (mut output, admission) = joinable(&stream_config().policy(Policy::Overwrite)).unwrap();
+    let (mut output, admission) =
+        joinable_stream(&stream_config().policy(OverflowPolicy::Overwrite)).unwrap();
     (0..500).for_each(|at| assert!(output.write(&numbered_block(at)).unwrap()));
     output.flush();
     let (_, mut input) = admit_reader(&admission);
@@ -127,7 +128,7 @@ fn overwriting_ring_admits_readers() {
 
 #[test]
 fn indices_of_departed_readers_are_reused() {
-    let (mut output, admission) = joinable(&stream_config()).unwrap();
+    let (mut output, admission) = joinable_stream(&stream_config()).unwrap();
     for round in 0..100 {
         let (ticket, mut input) = admit_reader(&admission);
         output.write(&numbered_block(round)).unwrap();
@@ -141,12 +142,12 @@ fn indices_of_departed_readers_are_reused() {
         }
         output.flush();
     }
-    assert!(output.readers() <= 2, "{}", output.readers());
+    assert!(output.reader_count() <= 2, "{}", output.reader_count());
 }
 
 #[test]
 fn writer_is_abandoned_once_no_reader_can_join() {
-    let (mut output, admission) = joinable(&stream_config()).unwrap();
+    let (mut output, admission) = joinable_stream(&stream_config()).unwrap();
     let (_, input) = admit_reader(&admission);
     drop(input);
     for at in 0..100 {
@@ -162,21 +163,21 @@ fn writer_is_abandoned_once_no_reader_can_join() {
 /// instead. The two other readers get every byte (T3).
 #[test]
 fn t3_hostile_cursor_does_not_affect_other_readers() {
-    use abi::ring::{CLOSED, PAGE, reader};
+    use abi::ring::{PAGE_SIZE, STATE_CLOSED, reader};
     use std::os::unix::fs::FileExt as _;
     let edges = [0, 1, 2, 7, 8, 4095, 4096, 4097, 1 << 20, 1 << 31, (1 << 32) - 1, 1 << 32];
     let edges = edges.into_iter().chain([1 << 63, (1 << 63) - 1, u64::MAX - 7, u64::MAX]);
-    let words = [reader::CURSOR, reader::WAIT, reader::WAIT + 1, reader::LEDGER];
+    let words = [reader::RELEASED_POSITION, reader::WAIT, reader::WAIT + 1, reader::LEDGER];
     let mut location: Vec<Vec<(usize, u64)>> = edges
         .clone()
         .flat_map(|value| words.map(|word| vec![(word, value)]))
-        .chain([vec![(reader::STATE, CLOSED)], vec![(reader::STATE, u64::MAX)]])
+        .chain([vec![(reader::STATE, STATE_CLOSED)], vec![(reader::STATE, u64::MAX)]])
         .collect();
     // Forges the whole page, and a cursor that moves backwards.
-    location.extend(edges.map(|value| (0..PAGE / 8).map(|word| (word, value)).collect()));
-    location.push(vec![(reader::CURSOR, 800), (reader::CURSOR, 16)]);
+    location.extend(edges.map(|value| (0..PAGE_SIZE / 8).map(|word| (word, value)).collect()));
+    location.push(vec![(reader::RELEASED_POSITION, 800), (reader::RELEASED_POSITION, 16)]);
     for lie in location {
-        let (mut output, admission) = joinable(&stream_config()).unwrap();
+        let (mut output, admission) = joinable_stream(&stream_config()).unwrap();
         let (_, hostile) = admission.admit().unwrap().unwrap();
         let page = std::fs::File::from(hostile.descriptors()[2].try_clone_to_owned().unwrap());
         let mut honest = [admit_reader(&admission).1, admit_reader(&admission).1];
@@ -223,9 +224,9 @@ fn t3_hostile_cursor_does_not_affect_other_readers() {
         }
         drain(&mut output);
         assert_eq!(received, [200, 200], "{lie:?}");
-        assert!(output.evicted() <= 1, "{lie:?}: counted once");
-        if lie == [(reader::CURSOR, u64::MAX)] {
-            assert_eq!(output.evicted(), 1);
+        assert!(output.evicted_readers() <= 1, "{lie:?}: counted once");
+        if lie == [(reader::RELEASED_POSITION, u64::MAX)] {
+            assert_eq!(output.evicted_readers(), 1);
         }
         drop(hostile);
     }

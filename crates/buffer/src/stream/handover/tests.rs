@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::Fault;
-use crate::stream::joinable;
+use crate::stream::joinable_stream;
 use crate::stream::tests::open;
 use sys::doorbell::SendResult;
 
-fn stream_config(policy: Policy) -> Config {
+fn stream_config(policy: OverflowPolicy) -> Config {
     Config::new(DbufId::new(3).unwrap()).capacity(4096).policy(policy)
 }
 
@@ -19,7 +19,7 @@ fn transfer(handover: &Handover) -> Handover {
 /// The stream is handed over repeatedly. Readers receive every byte and notice no change.
 #[test]
 fn stream_continues_with_another_writer() {
-    for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
+    for policy in [OverflowPolicy::Block, OverflowPolicy::DropNew, OverflowPolicy::Overwrite] {
         let (mut output, mut inputs) = open(&stream_config(policy).readers(2));
         for hand in 0..10u8 {
             assert!(output.write(&[hand; 100]).unwrap());
@@ -54,7 +54,7 @@ fn stream_continues_with_another_writer() {
 /// A reader whose doorbell is full is disconnected. Later readers receive the new segment.
 #[test]
 fn unreachable_reader_does_not_cut_off_later_readers() {
-    let (mut output, mut inputs) = open(&stream_config(Policy::Block).readers(3));
+    let (mut output, mut inputs) = open(&stream_config(OverflowPolicy::Block).readers(3));
     output.write(b"before").unwrap();
     let handover = output.hand_over().unwrap();
     let doorbell = SocketDoorbell::from(handover.reader_descriptors[1].1.try_clone().unwrap());
@@ -75,7 +75,7 @@ fn unreachable_reader_does_not_cut_off_later_readers() {
 /// Readers that joined a running stream are handed over after admission has ended.
 #[test]
 fn joined_readers_are_handed_over() {
-    let (mut output, admission) = joinable(&stream_config(Policy::Block)).unwrap();
+    let (mut output, admission) = joinable_stream(&stream_config(OverflowPolicy::Block)).unwrap();
     output.write(b"before anybody came").unwrap();
     output.flush();
     let join = || admission.admit().unwrap().unwrap().1.open().unwrap();
@@ -101,13 +101,13 @@ fn joined_readers_are_handed_over() {
         assert_eq!(String::from_utf8(all).unwrap(), expected);
     }
     // While readers can still join, the stream cannot be handed over.
-    let (output, _admission) = joinable(&stream_config(Policy::Block)).unwrap();
+    let (output, _admission) = joinable_stream(&stream_config(OverflowPolicy::Block)).unwrap();
     assert_eq!(output.hand_over().unwrap_err(), ChangeError::Admission);
 }
 
 #[test]
 fn reader_waits_for_successor_until_handover_is_dropped() {
-    let (mut output, mut inputs) = open(&stream_config(Policy::Block));
+    let (mut output, mut inputs) = open(&stream_config(OverflowPolicy::Block));
     output.write(b"the last").unwrap();
     let handover = output.hand_over().unwrap();
     let input = &mut inputs[0];
@@ -122,7 +122,7 @@ fn reader_waits_for_successor_until_handover_is_dropped() {
 
 #[test]
 fn malformed_handover_is_refused() {
-    let (output, _inputs) = open(&stream_config(Policy::Block));
+    let (output, _inputs) = open(&stream_config(OverflowPolicy::Block));
     let handover = output.hand_over().unwrap();
     let message = handover.message();
     assert_eq!(message.len(), Handover::MESSAGE_LENGTH);
@@ -137,7 +137,7 @@ fn malformed_handover_is_refused() {
     let mut odd = handover.descriptors().iter().map(|f| f.try_clone_to_owned().unwrap()).collect();
     assert!(Handover::from_parts(&message, odd).is_ok());
     odd = vec![handover.descriptors()[1].try_clone_to_owned().unwrap()];
-    assert!(matches!(Handover::from_parts(&message, odd), Err(Refusal::Descriptors(1))));
+    assert!(matches!(Handover::from_parts(&message, odd), Err(OfferRefusal::Descriptors(1))));
     // A doorbell is not a page.
     let doorbell = || handover.descriptors()[1].try_clone_to_owned().unwrap();
     let wrong = Handover::from_parts(&message, vec![doorbell(), doorbell()]).unwrap();

@@ -2,8 +2,8 @@
 
 use super::Input;
 use crate::dbuf::ForeignBlockReader;
-use crate::rate::Skip;
-use crate::wait::{BlockRead, ReadUntilMark};
+use crate::rate::SkippingReader;
+use crate::wait::{BlockReadResult, ReadUntilMarkResult};
 use crate::{Fault, ReaderCounts};
 use abi::ring::reader;
 use abi::ring::wait::THRESHOLD_ONLY;
@@ -12,18 +12,22 @@ impl Input {
     /// Copies the next block, as it was written, or the rest of a block that [`Input::read`] has
     /// begun. Does not block. Fails with [`Fault::TooLong`] if `out` is too short; the block then
     /// remains unread.
-    pub fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
-        if self.unread_rest.is_none() && self.ring.walk().take(out) {
-            return Ok(BlockRead::Block(out.len()));
+    pub fn read_block(&mut self, out: &mut [u8]) -> Result<BlockReadResult, Fault> {
+        if self.unread_rest.is_none() && self.ring.walk().take_block(out) {
+            return Ok(BlockReadResult::Block(out.len()));
         }
         loop {
             let taken = if self.is_lossy { self.ring.read(out)? } else { self.take_block(out)? };
             if let Some(length) = taken {
-                return Ok(BlockRead::Block(length));
+                return Ok(BlockReadResult::Block(length));
             }
             self.release();
             if !self.follow_switch()? {
-                return Ok(if self.is_at_end()? { BlockRead::End } else { BlockRead::Nothing });
+                return Ok(if self.is_at_end()? {
+                    BlockReadResult::End
+                } else {
+                    BlockReadResult::Nothing
+                });
             }
         }
     }
@@ -31,7 +35,7 @@ impl Input {
     /// Takes the next block of a ring that overwrites, and copies its first bytes into `head`, as
     /// many as fit. [`Input::copy_opened_block`] copies other parts of the block. Does not block.
     /// Fails with [`Fault::Lossy`] if the ring does not overwrite.
-    pub fn open_block(&mut self, head: &mut [u8]) -> Result<BlockRead, Fault> {
+    pub fn open_block(&mut self, head: &mut [u8]) -> Result<BlockReadResult, Fault> {
         if !self.is_lossy {
             return Err(Fault::Lossy);
         }
@@ -39,11 +43,15 @@ impl Input {
         loop {
             if let Some(opened) = self.ring.walk().open_block(head)? {
                 self.opened_block = Some(opened);
-                return Ok(BlockRead::Block(opened.length as usize));
+                return Ok(BlockReadResult::Block(opened.length as usize));
             }
             self.release();
             if !self.follow_switch()? {
-                return Ok(if self.is_at_end()? { BlockRead::End } else { BlockRead::Nothing });
+                return Ok(if self.is_at_end()? {
+                    BlockReadResult::End
+                } else {
+                    BlockReadResult::Nothing
+                });
             }
         }
     }
@@ -59,32 +67,32 @@ impl Input {
 
     /// Returns the sequence number of the next block, where the first block of the ring has number
     /// 0. Returns `None` if this reader joined later and has not passed a block yet.
-    pub fn next_number(&mut self) -> Option<u64> {
-        self.ring.walk().next_number()
+    pub fn next_block_number(&mut self) -> Option<u64> {
+        self.ring.walk().next_block_number()
     }
 
     /// Reads like [`Input::try_read`], but reports empty blocks as marks. Takes the next block if
     /// it is empty; bytes after an empty block are not copied in the same call. Fails with
     /// [`Fault::Lossy`] if the ring overwrites.
-    pub fn read_until_mark(&mut self, out: &mut [u8]) -> Result<ReadUntilMark, Fault> {
+    pub fn read_until_mark(&mut self, out: &mut [u8]) -> Result<ReadUntilMarkResult, Fault> {
         if self.is_lossy {
             return Err(Fault::Lossy);
         }
-        if !out.is_empty() && self.unread_rest.is_none() && self.ring.walk().take(out) {
-            return Ok(ReadUntilMark::Bytes(out.len()));
+        if !out.is_empty() && self.unread_rest.is_none() && self.ring.walk().take_block(out) {
+            return Ok(ReadUntilMarkResult::Bytes(out.len()));
         }
         loop {
             match self.fill_until_mark(out, true)? {
-                (0, true) => return Ok(ReadUntilMark::Mark),
+                (0, true) => return Ok(ReadUntilMarkResult::Mark),
                 (0, false) => {}
-                (count, _) => return Ok(ReadUntilMark::Bytes(count)),
+                (count, _) => return Ok(ReadUntilMarkResult::Bytes(count)),
             }
             self.release();
             if !self.follow_switch()? {
                 return Ok(if self.is_at_end()? {
-                    ReadUntilMark::End
+                    ReadUntilMarkResult::End
                 } else {
-                    ReadUntilMark::Nothing
+                    ReadUntilMarkResult::Nothing
                 });
             }
         }
@@ -99,7 +107,7 @@ impl Input {
         let walk = self.ring.walk();
         match walk.find()? {
             Some(found) if found.unread_length() == 0 => {
-                walk.pass(&found);
+                walk.pass_record(&found);
                 Ok(true)
             }
             _ => Ok(false),
@@ -125,7 +133,7 @@ impl Input {
         skip: impl Fn(&mut ForeignBlockReader) -> Result<u64, Fault>,
     ) -> Result<u64, Fault> {
         if let Some(rest) = self.unread_rest.take() {
-            self.ring.walk().pass(&rest);
+            self.ring.walk().pass_record(&rest);
         }
         let before = self.ring.walk().side.released_position();
         let mut skipped = skip(&mut self.ring)?;
@@ -151,7 +159,7 @@ impl Input {
         };
         walk.data().copy_out(found.unread_position(), to);
         self.unread_rest = None;
-        walk.pass(&found);
+        walk.pass_record(&found);
         if walk.side.next - walk.side.released_position() >= super::release_interval(walk) {
             self.release();
         }
@@ -159,24 +167,25 @@ impl Input {
     }
 
     /// Announces that the caller is about to sleep on the doorbell. Returns true if there is
-    /// already something to read. The caller must call [`Input::wake`] afterwards in either case.
+    /// already something to read. The caller must call [`Input::announce_wake`] afterwards in
+    /// either case.
     pub fn announce_sleep(&mut self) -> Result<bool, Fault> {
         // Wakes at any block, because a reader of many streams serves other streams in the
         // meantime.
-        self.announce(1)
+        self.announce_sleep_until(1)
     }
 
     /// Announces a sleep like [`Input::announce_sleep`], and likewise requires a call to
-    /// [`Input::wake`] afterwards, but the caller is not woken before the writer flushes or a
-    /// quarter of the ring is unread.
+    /// [`Input::announce_wake`] afterwards, but the caller is not woken before the writer flushes
+    /// or a quarter of the ring is unread.
     pub fn announce_sleep_until_flush(&mut self) -> Result<bool, Fault> {
         let enough = self.ring.walk().side.capacity / 4;
-        self.announce(enough)
+        self.announce_sleep_until(enough)
     }
 
     /// Announces that the caller is about to sleep for a limited time, and need not be woken before
     /// a quarter of the ring is unread, even if the writer flushes. The caller must call
-    /// [`Input::wake`] afterwards.
+    /// [`Input::announce_wake`] afterwards.
     pub fn announce_pause(&mut self) {
         let side = &mut self.ring.walk().side;
         let until = side.next.saturating_add(side.capacity / 4);
@@ -191,12 +200,12 @@ impl Input {
     /// Notifications are checked only if `drain` is true, because the check costs a system call.
     pub fn is_pause_over(&mut self, drain: bool) -> Result<bool, Fault> {
         let side = &mut self.ring.walk().side;
-        let unread = side.refresh()?.saturating_sub(side.next);
+        let unread = side.refresh_published_position()?.saturating_sub(side.next);
         let is_over = unread >= side.capacity / 4 || side.is_closed();
         Ok(is_over || drain && self.drain_doorbell())
     }
 
-    fn announce(&mut self, enough: u64) -> Result<bool, Fault> {
+    fn announce_sleep_until(&mut self, enough: u64) -> Result<bool, Fault> {
         let side = &mut self.ring.walk().side;
         let until = side.next.saturating_add(enough);
         let index = side.index;
@@ -207,7 +216,7 @@ impl Input {
 
     /// Announces that the caller is awake. If `readable` is true, because the doorbell is readable,
     /// also drains one notification. Returns true if there was a notification.
-    pub fn wake(&mut self, readable: bool) -> bool {
+    pub fn announce_wake(&mut self, readable: bool) -> bool {
         let notified = readable && self.drain_doorbell();
         let index = self.ring.walk().side.index;
         if let Some(page) = self.ring.walk().side.store.readers.get(index) {
@@ -217,11 +226,11 @@ impl Input {
     }
 }
 
-impl Skip for Input {
+impl SkippingReader for Input {
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         Ok(match self.read_block(out)? {
-            BlockRead::Block(length) => Some(length),
-            BlockRead::Nothing | BlockRead::End => None,
+            BlockReadResult::Block(length) => Some(length),
+            BlockReadResult::Nothing | BlockReadResult::End => None,
         })
     }
 

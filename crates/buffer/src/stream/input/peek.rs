@@ -62,7 +62,7 @@ impl Input {
     /// the bytes were intact.
     pub fn locate(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
         if self.is_lossy {
-            return self.locate_lossy();
+            return self.locate_in_lossy_ring();
         }
         let found = match self.untouched_block() {
             Some(found) => Some(found),
@@ -92,10 +92,10 @@ impl Input {
     }
 
     /// Implements [`Input::locate`] for a ring that overwrites.
-    fn locate_lossy(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
+    fn locate_in_lossy_ring(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
         loop {
             let walk = self.ring.walk();
-            match walk.locate_lossy()? {
+            match walk.locate_in_lossy_ring()? {
                 Some(found) if found.unread_length() > 0 => return Ok(Some(walk.location(&found))),
                 Some(_) => _ = walk.take_unless_overwritten()?,
                 None => {
@@ -115,7 +115,7 @@ impl Input {
         self.unread_rest = found.advanced_by(count);
         match self.unread_rest {
             Some(_) => walk.disable_fast_path(),
-            None => walk.pass(&found),
+            None => walk.pass_record(&found),
         }
     }
 
@@ -123,7 +123,8 @@ impl Input {
     /// bytes have been taken. Returns `None` otherwise.
     #[inline]
     fn untouched_block(&mut self) -> Option<CheckedRecord> {
-        let found = if self.unread_rest.is_none() { self.ring.walk().next_fast() } else { None };
+        let found =
+            if self.unread_rest.is_none() { self.ring.walk().find_on_fast_path() } else { None };
         found.filter(|found| found.unread_length() > 0)
     }
 
@@ -143,7 +144,7 @@ impl Input {
         loop {
             match self.next_unread_block()? {
                 Some(found) if found.unread_length() > 0 => return Ok(Some(found)),
-                Some(empty) => self.ring.walk().pass(&empty),
+                Some(empty) => self.ring.walk().pass_record(&empty),
                 None => {
                     self.release();
                     if !self.follow_switch()? {

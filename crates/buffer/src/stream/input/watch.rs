@@ -11,7 +11,7 @@ impl Input {
     pub fn watch(&mut self) -> Result<bool, Fault> {
         let result = self.announce_sleep();
         if result != Ok(false) {
-            self.wake(false);
+            self.announce_wake(false);
         }
         result
     }
@@ -19,6 +19,6 @@ impl Input {
     /// Ends [`Input::watch`]: drains the notification that made the descriptor readable.
     pub fn unwatch(&mut self) {
         self.drain_doorbell();
-        self.wake(false);
+        self.announce_wake(false);
     }
 }

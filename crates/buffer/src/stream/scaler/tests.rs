@@ -1,6 +1,6 @@
 //! Tests of self-sizing streams.
 
-use crate::Policy;
+use crate::OverflowPolicy;
 use crate::scale::ScalingParameters;
 use crate::stream::{Config, Input, Output, stream};
 use abi::DbufId;
@@ -18,10 +18,10 @@ fn test_scaling() -> ScalingParameters {
     }
 }
 
-fn open_stream(capacity: usize, is_cut: bool, policy: Policy) -> (Output, Input) {
+fn open_stream(capacity: usize, is_cut: bool, policy: OverflowPolicy) -> (Output, Input) {
     let config = Config::new(DbufId::new(3).unwrap()).capacity(capacity).policy(policy);
     let config = config.scaling(test_scaling());
-    let config = if is_cut { config.cut(SIZE_MAX) } else { config };
+    let config = if is_cut { config.in_place_capacity_max(SIZE_MAX) } else { config };
     let (output, mut offers) = stream(&config).unwrap();
     (output, offers.remove(0).open_trusting().unwrap())
 }
@@ -31,7 +31,7 @@ fn open_stream(capacity: usize, is_cut: bool, policy: Policy) -> (Output, Input)
 #[test]
 fn f1_f5_f6_nearly_empty_ring_shrinks_to_its_minimum() {
     for is_cut in [false, true] {
-        let (mut output, mut input) = open_stream(SIZE_MAX, is_cut, Policy::Block);
+        let (mut output, mut input) = open_stream(SIZE_MAX, is_cut, OverflowPolicy::Block);
         let (block, mut out) = ([7; 1000], [0; 1000]);
         let mut bytes = 0;
         while output.sizing_state().unwrap().rounds < 20 {
@@ -52,7 +52,7 @@ fn f1_f5_f6_nearly_empty_ring_shrinks_to_its_minimum() {
 #[test]
 fn f1_f5_f6_always_full_ring_grows_to_its_maximum() {
     for is_cut in [false, true] {
-        let (mut output, mut input) = open_stream(SIZE_MIN, is_cut, Policy::DropNew);
+        let (mut output, mut input) = open_stream(SIZE_MIN, is_cut, OverflowPolicy::DropNew);
         let mut out = vec![0; SIZE_MAX];
         while output.sizing_state().unwrap().rounds < 40 {
             while output.write(&[7; 1000]).unwrap() {}

@@ -53,7 +53,7 @@ pub(super) fn graph_rows(snapshot: &Snapshot) -> Vec<String> {
         edges: path.links.iter().map(edge).collect(),
         spaces: spaces.iter().map(|space| mask_hidden_characters(space)).collect(),
     };
-    let order = graph.order((0..graph.nodes.len()).collect());
+    let order = graph.sort_for_drawing((0..graph.nodes.len()).collect());
     graph.draw(&order).lines().map(str::to_owned).collect()
 }
 

@@ -52,7 +52,7 @@ impl ListState {
             return Some(KeyEffect::Quit);
         }
         if self.is_typing {
-            self.type_key(key.code);
+            self.apply_filter_key(key.code);
             return Some(KeyEffect::Redraw);
         }
         let last = count.saturating_sub(1);
@@ -71,7 +71,7 @@ impl ListState {
         Some(KeyEffect::Redraw)
     }
 
-    fn type_key(&mut self, code: KeyCode) {
+    fn apply_filter_key(&mut self, code: KeyCode) {
         match code {
             KeyCode::Enter => self.is_typing = false,
             KeyCode::Esc => (self.is_typing, self.filter) = (false, String::new()),

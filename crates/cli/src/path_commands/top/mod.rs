@@ -18,7 +18,7 @@ mod view;
 mod widgets;
 
 use super::connect::{connect_daemon, connect_path, wait_readable, watch_signals};
-use super::sharing;
+use super::shared_programs;
 use crate::arguments::paths::{PsArguments, TopArguments};
 use crate::failure::report_client_error;
 use crate::screen::Screen;
@@ -112,7 +112,7 @@ fn snapshot_with_kernel(
     counters: Counters,
 ) -> Snapshot {
     let mut snapshot = sampler.snapshot(counters);
-    snapshot.kernel = sharing::programs_of_path(client.number());
+    snapshot.kernel = shared_programs::programs_of_path(client.number());
     snapshot
 }
 
@@ -128,7 +128,7 @@ fn print_json_samples(
     arguments: &TopArguments,
 ) -> Result<Status, Status> {
     client
-        .subscribe(Duration::from_nanos(arguments.every))
+        .subscribe_to_counters(Duration::from_nanos(arguments.every))
         .map_err(|error| report_client_error(&error))?;
     let signals = watch_signals()?;
     while let Some(followed) = next_update(client, signals)? {
@@ -197,7 +197,7 @@ fn run_screen(
     };
     let signals = watch_signals()?;
     client
-        .subscribe(Duration::from_nanos(arguments.every))
+        .subscribe_to_counters(Duration::from_nanos(arguments.every))
         .map_err(|error| report_client_error(&error))?;
     let mut screen = Screen::open(io::stdout).map_err(failed)?;
     let stdin = io::stdin();

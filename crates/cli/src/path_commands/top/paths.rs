@@ -6,7 +6,7 @@ use super::super::path_rows::{
     PathReachability, PathRow, PathsSampler, RIGHT_ALIGNED_CELLS, ROW_TITLES,
 };
 use super::super::rates::format_rate_short;
-use super::super::sharing::{self, program_sentence};
+use super::super::shared_programs::{self, program_sentence};
 use super::list_state::{KeyEffect, ListState, next_value};
 use super::widgets::{
     color_style, highlight_row, input_line, key_lines, right_aligned, section_paragraph, title_row,
@@ -202,7 +202,7 @@ impl<'c> PathsScreen<'c> {
         let asks_silent = self.samples.is_multiple_of(SILENT_QUERY_INTERVAL);
         self.samples += 1;
         let rows = self.sampler.sample(self.client, paths, (SAMPLE_TIMEOUT, asks_silent));
-        self.latest = PathsSnapshot { rows, kernel: sharing::fetch_programs(self.client) };
+        self.latest = PathsSnapshot { rows, kernel: shared_programs::fetch_programs(self.client) };
         Ok(())
     }
 }

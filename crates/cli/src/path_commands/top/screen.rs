@@ -3,9 +3,9 @@
 
 use super::super::connect::{format_age, user_name};
 use super::super::rates::format_rate_short;
-use super::super::sharing::program_sentence;
+use super::super::shared_programs::program_sentence;
 use super::graph::graph_rows;
-use super::snapshot::{Loss, NamedRing, NodeRates, PastFrames, RingFill, Snapshot};
+use super::snapshot::{Loss, NamedRing, NodeRates, NodeRetainedFrames, RingFill, Snapshot};
 use super::view::{NodeOrder, ViewChoices};
 use super::widgets::{
     color_style, highlight_row, input_line, key_lines, right_aligned, section_paragraph, title_row,
@@ -20,7 +20,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
 /// Maximum number of lines in each of two sections of the screen: rings, and losses.
-const LINES_MAX: usize = 4;
+const SECTION_LINES_MAX: usize = 4;
 /// Width of the bar that shows the fill of a ring, in columns.
 const BAR_WIDTH: usize = 20;
 
@@ -38,9 +38,9 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
     let details = nodes.get(selected).filter(|_| view.is_open);
     let rings = match details {
         Some(_) => DETAIL_LINES,
-        None => detail_line_count(snapshot).min(LINES_MAX),
+        None => detail_line_count(snapshot).min(SECTION_LINES_MAX),
     };
-    let lost = snapshot.lost.len().clamp(1, LINES_MAX);
+    let lost = snapshot.lost.len().clamp(1, SECTION_LINES_MAX);
     let rows = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let areas = Layout::vertical([
         Constraint::Length(3),
@@ -78,13 +78,13 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
         let lines = snapshot.rings.iter().map(ring_line);
         let lines = lines.chain(snapshot.reader_rings.iter().map(sink_ring_line));
         let lines = lines.chain(snapshot.writer_rings.iter().map(source_ring_line));
-        let lines = lines.chain(snapshot.kept.iter().map(past_frames_line));
-        let lines: Vec<Line<'_>> = lines.take(LINES_MAX).collect();
+        let lines = lines.chain(snapshot.kept.iter().map(retained_frames_line));
+        let lines: Vec<Line<'_>> = lines.take(SECTION_LINES_MAX).collect();
         frame.render_widget(section_paragraph("rings", lines), ring);
     }
     let lines = match snapshot.lost.is_empty() {
         true => vec![Line::from("  nothing")],
-        false => snapshot.lost.iter().take(LINES_MAX).map(loss_line).collect(),
+        false => snapshot.lost.iter().take(SECTION_LINES_MAX).map(loss_line).collect(),
     };
     frame.render_widget(section_paragraph("lost", lines), loss);
     let line = input_line(&view.list).unwrap_or_else(|| status_line(snapshot));
@@ -203,8 +203,8 @@ fn source_ring_line(source: &NamedRing) -> Line<'static> {
 
 /// Formats the amount of past frames that a node retains, and the memory that they occupy, such as
 /// ` freeze keeps 312 MB in 64 MB, 240000 frames`.
-fn past_frames_line(past: &PastFrames) -> Line<'static> {
-    let PastFrames { node, kept } = past;
+fn retained_frames_line(past: &NodeRetainedFrames) -> Line<'static> {
+    let NodeRetainedFrames { node, kept } = past;
     let (bytes, stored) =
         (progress::format_bytes_short(kept.bytes), progress::format_bytes_short(kept.stored));
     let node = mask_hidden_characters(node);

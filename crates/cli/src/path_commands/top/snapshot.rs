@@ -1,12 +1,14 @@
 //! Snapshots of a path, computed from two samples of its counters.
 
 use super::super::rates::{self, Rate};
-use member::protocol::{Amount, Counters, Filter, KernelProgram, Latency, PathDescription, Space};
+use member::protocol::{
+    Amount, Counters, Filter, KernelProgram, LatencyReport, PathDescription, Space,
+};
 use runtime::ledger::{NodeName, RetainedFrames, RingState};
 use serde::Serialize;
 
 /// Version of the output format of `top --json`.
-const VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 
 /// A sampler of one path: its description, and the latest sample of its counters.
 #[derive(Debug)]
@@ -33,7 +35,7 @@ pub(super) struct Snapshot {
     /// write.
     pub(super) writer_rings: Vec<NamedRing>,
     /// Nodes that retain past frames, with the amounts of retained frames.
-    pub(super) kept: Vec<PastFrames>,
+    pub(super) kept: Vec<NodeRetainedFrames>,
     /// Losses by location and reason, in descending order.
     pub(super) lost: Vec<Loss>,
     /// Names of the path's spaces that did not reply in time.
@@ -41,7 +43,7 @@ pub(super) struct Snapshot {
     /// Latest change that the path made automatically, or `None` if it made none.
     pub(super) adapted: Option<String>,
     /// Latencies of the path, or `None` if the request does not bound them (`--latency`).
-    pub(super) latency: Option<Latency>,
+    pub(super) latency: Option<LatencyReport>,
     /// A sentence about latencies that exceed the bound, or `None` if there are none.
     #[serde(skip)]
     pub(super) latency_note: Option<String>,
@@ -93,7 +95,7 @@ pub(super) struct NamedRing {
 
 /// The past frames that a node retains.
 #[derive(Serialize, Debug)]
-pub(super) struct PastFrames {
+pub(super) struct NodeRetainedFrames {
     /// Name of the node that retains the frames.
     pub(super) node: String,
     #[serde(flatten)]
@@ -128,7 +130,7 @@ impl PathSampler {
         let lost = now.losses_by_location().into_iter();
         let lost = lost.map(|(place, blocks)| Loss { fresh: fresh(&place, blocks), place, blocks });
         Snapshot {
-            version: VERSION,
+            version: JSON_VERSION,
             path: self.about.clone(),
             uid: self.uid,
             elapsed_ns: now.elapsed_ns,
@@ -239,9 +241,10 @@ impl PathSampler {
         filters.filter(|filter| is_source(&filter.name) == sources).filter_map(of_node).collect()
     }
 
-    fn retained_frames(&self) -> Vec<PastFrames> {
-        let of_node =
-            |filter: &Filter| Some(PastFrames { node: filter.name.clone(), kept: filter.kept? });
+    fn retained_frames(&self) -> Vec<NodeRetainedFrames> {
+        let of_node = |filter: &Filter| {
+            Some(NodeRetainedFrames { node: filter.name.clone(), kept: filter.kept? })
+        };
         self.latest.filters.iter().filter_map(of_node).collect()
     }
 

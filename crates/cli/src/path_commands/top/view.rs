@@ -83,7 +83,7 @@ impl ViewChoices {
             Some(KeyEffect::Open) => self.is_open = !self.is_open,
             Some(effect) => return effect,
             None => match key.code {
-                KeyCode::Esc => return self.close(),
+                KeyCode::Esc => return self.close_or_quit(),
                 KeyCode::Char('g') => self.shows_graph = !self.shows_graph,
                 KeyCode::Char('s') => self.order = next_value(NodeOrder::ALL, self.order),
                 _ => {}
@@ -94,7 +94,7 @@ impl ViewChoices {
 
     /// Closes the first of these that is open: the help, the details of the node, the graph, the
     /// filter. Quits if none of them is open.
-    fn close(&mut self) -> KeyEffect {
+    fn close_or_quit(&mut self) -> KeyEffect {
         match () {
             () if self.list.close_help() => {}
             () if self.is_open => self.is_open = false,
@@ -159,7 +159,7 @@ mod tests {
         effect
     }
 
-    fn names(view: &ViewChoices, snapshot: &Snapshot) -> Vec<String> {
+    fn node_names(view: &ViewChoices, snapshot: &Snapshot) -> Vec<String> {
         view.nodes(snapshot).iter().map(|node| node.name.clone()).collect()
     }
 
@@ -167,11 +167,17 @@ mod tests {
     fn key_s_sorts_by_the_next_column() {
         let snapshot = snapshot(&[("rx", 10), ("tcp", 30), ("http", 20)]);
         let mut view = ViewChoices::default();
-        assert_eq!(names(&view, &snapshot), ["rx", "tcp", "http"]);
+        assert_eq!(node_names(&view, &snapshot), ["rx", "tcp", "http"]);
         press(&mut view, "s", &snapshot);
-        assert_eq!((view.order, names(&view, &snapshot)[0].as_str()), (NodeOrder::Blocks, "tcp"));
+        assert_eq!(
+            (view.order, node_names(&view, &snapshot)[0].as_str()),
+            (NodeOrder::Blocks, "tcp")
+        );
         press(&mut view, "s", &snapshot);
-        assert_eq!((view.order, names(&view, &snapshot)[0].as_str()), (NodeOrder::Bytes, "rx"));
+        assert_eq!(
+            (view.order, node_names(&view, &snapshot)[0].as_str()),
+            (NodeOrder::Bytes, "rx")
+        );
         press(&mut view, "ssss", &snapshot);
         assert_eq!(view.order, NodeOrder::Graph);
     }
@@ -181,14 +187,14 @@ mod tests {
         let snapshot = snapshot(&[("rx", 10), ("tcp", 30), ("http", 20)]);
         let mut view = ViewChoices::default();
         press(&mut view, "jj/TP\n", &snapshot);
-        assert_eq!(names(&view, &snapshot), ["http"]);
+        assert_eq!(node_names(&view, &snapshot), ["http"]);
         assert_eq!(
             view.list.selected_row_index(1),
             0,
             "the selection stays within the shown nodes"
         );
         assert_eq!(press(&mut view, "\x1b", &snapshot), KeyEffect::Redraw);
-        assert_eq!(names(&view, &snapshot).len(), 3);
+        assert_eq!(node_names(&view, &snapshot).len(), 3);
         press(&mut view, "/q", &snapshot);
         assert!(view.list.is_typing && view.list.filter == "q");
     }

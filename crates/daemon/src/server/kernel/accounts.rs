@@ -8,9 +8,9 @@
 //! quota in two successive measurements, the user's most expensive request is removed.
 
 use super::commands::{AttachPoint, ProgramStatus};
-use engine::kernel::point::RequestStatus;
+use engine::kernel::shared_attach_point::RequestStatus;
 use member::protocol::Quota;
-use pipeline::Share;
+use pipeline::RingSharing;
 use pipeline::graph::NodeId;
 use pipeline::plan::Costs;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub(super) struct RequestCost<'c> {
     pub(super) bytes: (u64, u64),
     /// Rule that determines which requests may share a ring for frames. Each user with a request in
     /// the ring is charged for the entire ring.
-    pub(super) share: &'c Share,
+    pub(super) share: &'c RingSharing,
     /// The client whose running request the new request will replace; `None` if it replaces none.
     /// Both requests occupy memory until the replacement, but only one of them uses time.
     pub(super) replaces: Option<u64>,
@@ -55,7 +55,7 @@ struct Account {
     at: AttachPoint,
     number: u32,
     bytes: (u64, u64),
-    share: Share,
+    share: RingSharing,
     /// Kernel time of the request according to the last measurement: in total, in ns, and per
     /// second, in ns.
     kernel_time_ns: (f64, f64),
@@ -64,7 +64,7 @@ struct Account {
 impl Account {
     /// Returns a key for the ring that holds the copied frames of the request. Requests of the same
     /// user at the same attach point share this ring if their keys are equal.
-    const fn frame_ring_key(&self) -> (u64, &Share) {
+    const fn frame_ring_key(&self) -> (u64, &RingSharing) {
         (self.bytes.1, &self.share)
     }
 }
@@ -145,7 +145,7 @@ impl Accounts {
             .map_or(0.0, |programs| programs.values().map(|(_, rate)| rate).sum())
     }
 
-    fn has_frame_ring(&self, uid: u32, at: &AttachPoint, frames: (u64, &Share)) -> bool {
+    fn has_frame_ring(&self, uid: u32, at: &AttachPoint, frames: (u64, &RingSharing)) -> bool {
         self.lines.values().any(|e| e.uid == uid && e.at == *at && e.frame_ring_key() == frames)
     }
 
@@ -155,7 +155,7 @@ impl Accounts {
         client: u64,
         uid: u32,
         (at, number): (&AttachPoint, u32),
-        (bytes, share): ((u64, u64), Share),
+        (bytes, share): ((u64, u64), RingSharing),
     ) {
         if self.lines.is_empty() {
             self.measured_at = sys::clock::monotonic_ns();
@@ -177,12 +177,12 @@ impl Accounts {
     }
 
     /// Returns the resources that the kernel requests of each user occupy, by user ID.
-    pub(super) fn usage(&self) -> BTreeMap<u32, Quota> {
+    pub(super) fn usage_by_user(&self) -> BTreeMap<u32, Quota> {
         self.lines.values().map(|entry| (entry.uid, self.user_usage(entry.uid))).collect()
     }
 
     fn user_usage(&self, uid: u32) -> Quota {
-        let mut frames: Vec<(&AttachPoint, (u64, &Share))> = Vec::new();
+        let mut frames: Vec<(&AttachPoint, (u64, &RingSharing))> = Vec::new();
         let (mut rings, mut bytes, mut descriptors, mut kernel_ns) = (0, 0, 0, 0.0);
         for entry in self.lines.values().filter(|entry| entry.uid == uid) {
             rings += 1;
@@ -214,7 +214,7 @@ impl Accounts {
     /// Measures the cost of all requests from the counters of the kernel programs. Returns the
     /// clients whose requests must be removed, with the reasons. These are the costliest requests
     /// of users who have exceeded their quota both in this measurement and in the previous one.
-    pub(super) fn measure(
+    pub(super) fn measure_costs(
         &mut self,
         status: &[ProgramStatus],
         quota: impl Fn(u32) -> Option<u64>,
@@ -225,7 +225,7 @@ impl Accounts {
         self.update_kernel_time_rates(status, seconds);
         let mut users_over_quota = Vec::new();
         let mut ends = Vec::new();
-        for (uid, used) in self.usage() {
+        for (uid, used) in self.usage_by_user() {
             let (spends, limit) = (used.kernel_ns.unwrap_or(0), quota(uid));
             let Some(limit) = limit.filter(|limit| spends > *limit) else { continue };
             users_over_quota.push(uid);
@@ -289,9 +289,9 @@ fn estimate_kernel_time_ns(costs: &Costs, line: &RequestStatus, lines: usize) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::kernel::point::PointStatus;
+    use engine::kernel::shared_attach_point::PointStatus;
 
-    fn program(user: Option<u32>, frames: u64) -> ProgramStatus {
+    fn program_status(user: Option<u32>, frames: u64) -> ProgramStatus {
         let status = PointStatus {
             user,
             program: 1,
@@ -304,23 +304,24 @@ mod tests {
             requests: Vec::new(),
             rings: Vec::new(),
         };
-        ProgramStatus { at: point(), status, requests: BTreeMap::new() }
+        ProgramStatus { at: attach_point(), status, requests: BTreeMap::new() }
     }
 
-    fn point() -> AttachPoint {
+    fn attach_point() -> AttachPoint {
         ("eth0".to_owned(), None, "tc")
     }
 
     #[test]
     fn rates_of_programs_at_one_attach_point_are_added() {
         let mut accounts = Accounts::new(Costs::default());
-        let programs =
-            |frames: [u64; 2]| [program(Some(1), frames[0]), program(Some(2), frames[1])];
+        let programs = |frames: [u64; 2]| {
+            [program_status(Some(1), frames[0]), program_status(Some(2), frames[1])]
+        };
         accounts.update_kernel_time_rates(&programs([1_000, 10]), 1.0);
         accounts.update_kernel_time_rates(&programs([4_000, 30]), 2.0);
-        assert_eq!(accounts.frame_rate(&point()) as u64, 1_510);
+        assert_eq!(accounts.frame_rate(&attach_point()) as u64, 1_510);
         // A program that ended leaves no rate, and does not reduce that of another.
-        accounts.update_kernel_time_rates(&[program(Some(2), 50)], 1.0);
-        assert_eq!(accounts.frame_rate(&point()) as u64, 20);
+        accounts.update_kernel_time_rates(&[program_status(Some(2), 50)], 1.0);
+        assert_eq!(accounts.frame_rate(&attach_point()) as u64, 20);
     }
 }

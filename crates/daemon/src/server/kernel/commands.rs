@@ -2,8 +2,8 @@
 
 use abi::access::Credentials;
 use engine::kernel::delegation::{DelegatedProgram, FinalCounters, OpenTaps};
-use engine::kernel::point::{FrameRingStatus, PointStatus, SharingDomain};
-use member::protocol::{Attach, KernelRing};
+use engine::kernel::shared_attach_point::{FrameRingStatus, PointStatus, SharingDomain};
+use member::protocol::{AttachParameters, KernelRing};
 use member::varlink::Fault;
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(in crate::server) struct ProgramStatus {
 #[derive(Debug)]
 pub(in crate::server) enum Command {
     /// Runs part of a client's request in the kernel.
-    Attach { client: u64, who: Credentials, process: i32, asked: Attach },
+    Attach { client: u64, who: Credentials, process: i32, asked: AttachParameters },
     /// Replaces a client's running request with the request that the client has prepared.
     Switch { client: u64 },
     /// Removes a client's request. `why` is the reason if the client did not request the removal.

@@ -9,7 +9,7 @@ use crate::server::store::KnownRequestState;
 use engine::kernel::delegation::{DelegatedProgram, FinalCounters};
 use member::daemon_directories::PACKET_SOCKET;
 use member::faults;
-use member::protocol::{Attach, AttachReply, SetTaps};
+use member::protocol::{AttachParameters, AttachReply, SetTapsParameters};
 use member::varlink::{Fault, Reply};
 use serde_json::json;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -25,7 +25,7 @@ impl Server {
     pub(in crate::server) fn attach(
         &mut self,
         id: u64,
-        asked: Attach,
+        asked: AttachParameters,
         more: bool,
     ) -> Result<CallReplies, Fault> {
         let closed = |why: &str| faults::not_in_kernel(0, "kernel", why);
@@ -61,7 +61,7 @@ impl Server {
     }
 
     /// Queues the replacement of a running request with the client's prepared request.
-    pub(in crate::server) fn switch(&mut self, id: u64) -> Result<CallReplies, Fault> {
+    pub(in crate::server) fn queue_switch(&mut self, id: u64) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.request_state != RequestState::Prepared {
             return Err(faults::refused("line", "this connection has no prepared request"));
@@ -98,8 +98,10 @@ impl Server {
     ) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.request_state == RequestState::Running {
-            let order =
-                Command::SetTaps { client: id, open: SetTaps::open_taps_from_indices(open) };
+            let order = Command::SetTaps {
+                client: id,
+                open: SetTapsParameters::open_taps_from_indices(open),
+            };
             let busy = || faults::refused("call", "too many of your calls are waiting");
             self.kernel.enqueue(client.credentials.uid, order).ok_or_else(busy)?;
         }
@@ -109,7 +111,7 @@ impl Server {
     /// Queues a report of the counters of a client's running request. If a report is already
     /// queued, a call without a number queues no further one. Does nothing if the request is not
     /// running or the user's queue is full.
-    pub(in crate::server) fn count(
+    pub(in crate::server) fn queue_counter_report(
         &mut self,
         id: u64,
         number: Option<u64>,
@@ -213,7 +215,7 @@ impl Server {
                 if !waits {
                     self.log_kernel_change(EventKind::KernelAttached, id, None);
                 }
-                self.send(id, reply, vec![records, pointers, doorbell]);
+                self.send_reply(id, reply, vec![records, pointers, doorbell]);
                 self.steps.announce_step("the connection of a guest is kept");
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.store_connection(
@@ -229,7 +231,7 @@ impl Server {
             Err(fault) => {
                 client.request_state = RequestState::None;
                 self.log_refusal(id, "io.streamline.Attach", &fault);
-                self.send(id, Reply::from(&fault), Vec::new());
+                self.send_reply(id, Reply::from(&fault), Vec::new());
             }
         }
         self.handle_deferred_messages(id);
@@ -247,7 +249,7 @@ impl Server {
         if let Some(counters) = counters.filter(|_| runs) {
             let counted = Some(counters.to_text());
             let attached = AttachReply { counted, number, ..AttachReply::default() };
-            self.send(id, Reply { continues: true, ..Reply::new(&attached) }, Vec::new());
+            self.send_reply(id, Reply { continues: true, ..Reply::new(&attached) }, Vec::new());
         }
     }
 
@@ -267,7 +269,7 @@ impl Server {
         if runs {
             self.log_kernel_change(EventKind::KernelSwitched, id, None);
         }
-        self.send(id, reply, Vec::new());
+        self.send_reply(id, reply, Vec::new());
         self.steps.announce_step("a guest knows that its line is changed");
         if let Some(client) = self.clients.get_mut(&id) {
             match runs {
@@ -289,7 +291,7 @@ impl Server {
         self.steps.announce_step("a guest is told what its line has counted");
         self.log_kernel_change(EventKind::KernelDetached, id, why.clone());
         let attached = AttachReply { ended: Some(ended.to_text()), why, ..AttachReply::default() };
-        self.send(id, Reply::new(&attached), Vec::<OwnedFd>::new());
+        self.send_reply(id, Reply::new(&attached), Vec::<OwnedFd>::new());
         self.steps.announce_step("the connection of a guest is kept no more");
         self.clients.get_mut(&id).into_iter().for_each(|client| client.discard_connection(id));
     }
@@ -298,7 +300,7 @@ impl Server {
         let Some(client) = self.clients.get(&id) else { return };
         let uid = client.credentials.uid;
         let sharing = self.describe_programs(uid, status);
-        self.send(id, Reply::new(&sharing), Vec::new());
+        self.send_reply(id, Reply::new(&sharing), Vec::new());
         if let Some(client) = self.clients.get_mut(&id) {
             client.waits_for_programs = false;
         }

@@ -46,7 +46,7 @@ impl KernelQueue {
         watcher: &EpollWatcher,
         (stored, steps): (Vec<(String, OwnedFd)>, &RollbackLog),
     ) -> sys::Result<(Self, AdoptedRequests)> {
-        let machine = engine::machine::inspect();
+        let machine = engine::machine::inspect_machine();
         let open = match &machine.kernel {
             Kernel::Open { release, .. } => Ok(release.clone()),
             Kernel::Closed { why, .. } => Err(why.clone()),
@@ -55,7 +55,7 @@ impl KernelQueue {
         watcher.watch(
             &*doorbell,
             client::encode_event_number(
-                client::internal::COMPLETION_EVENT,
+                client::internal_events::COMPLETION_EVENT,
                 client::DescriptorKind::Listener,
             ),
             EventInterest::Read,
@@ -93,7 +93,7 @@ impl KernelQueue {
             (Arc::clone(&self.doorbell), Arc::clone(&self.usage_by_user));
         let work = move || {
             let mut work = thread::KernelThread::new(machine, policy, (usage_by_user, steps));
-            let _ = adoption_sender.send(work.adopt(stored));
+            let _ = adoption_sender.send(work.adopt_requests(stored));
             work.run(&commands, &completions, &doorbell);
         };
         let thread = std::thread::Builder::new().name("kernel".to_owned()).spawn(work);

@@ -10,18 +10,20 @@ use abi::access::Credentials;
 use engine::build::BuildError;
 use engine::kernel::delegation::{
     AdmissionPolicy, AttachTarget as Watched, DelegatedProgram, DelegatedRequest,
-    DelegatedSuccessor, KernelPart, Owner, ResourceNeeds, TrafficDirection,
+    DelegatedSuccessor, KernelPart, RequestOwner, ResourceNeeds, TrafficDirection,
 };
-use engine::kernel::point::{self, AdoptedStatus, AttachPoints, PersistedRequest, PointStatus};
+use engine::kernel::shared_attach_point::{
+    self, AdoptedStatus, AttachPoints, PersistedRequest, PointStatus,
+};
 use engine::registry::MachineRegistry;
 use member::faults;
 use member::host::network_namespace_id;
-use member::protocol::{Attach, CarriedStep, Quota, Replacement, SetTaps};
+use member::protocol::{AttachParameters, CarriedStep, Quota, Replacement, SetTapsParameters};
 use member::rights::Denial;
 use member::varlink::Fault;
-use pipeline::Share;
+use pipeline::RingSharing;
 use pipeline::graph::{Graph, NodeId};
-use pipeline::plan::{KernelRefusal, Machine, complete};
+use pipeline::plan::{KernelRefusal, Machine, complete_with_sinks};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -104,7 +106,7 @@ impl KernelThread {
     }
 
     /// Adopts stored requests of the previous daemon, if the current policy permits them.
-    pub(super) fn adopt(&mut self, stored: Vec<(String, OwnedFd)>) -> AdoptedRequests {
+    pub(super) fn adopt_requests(&mut self, stored: Vec<(String, OwnedFd)>) -> AdoptedRequests {
         let read = |about: &str| {
             let about: StoredRequestDescription = serde_json::from_str(about)
                 .map_err(|_| "the owner of the stored request is unknown".to_owned())?;
@@ -123,15 +125,15 @@ impl KernelThread {
                 attach: &attach,
                 source,
                 bytes: (0, 0),
-                share: Share::from_graph(&graph),
+                share: RingSharing::from_graph(&graph),
                 exits_per_frame: 0,
             };
             self.check_grants(&who, (&graph, &part), &needs).map_err(|(_, why)| why)?;
             Ok(PersistedRequest { graph, part, owner: about.uid })
         };
-        let (adopted, refused) = self.points.adopt(stored, &self.machine, &read);
+        let (adopted, refused) = self.points.adopt_persisted_points(stored, &self.machine, &read);
         let mut adoption = AdoptedRequests::default();
-        for point::AdoptedRequest { about, status } in adopted {
+        for shared_attach_point::AdoptedRequest { about, status } in adopted {
             let Ok(StoredRequestDescription { client, process, uid, .. }) =
                 serde_json::from_str(&about)
             else {
@@ -174,7 +176,7 @@ impl KernelThread {
             };
             match command {
                 Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => self.measure(&complete),
+                Err(RecvTimeoutError::Timeout) => self.measure_costs(&complete),
                 Ok(Command::LeaveRunning) => {
                     complete(Completion::Ended);
                     doorbell.notify();
@@ -184,12 +186,12 @@ impl KernelThread {
                 }
                 Ok(command) => {
                     self.execute(command, &complete);
-                    self.measure(&complete);
+                    self.measure_costs(&complete);
                     complete(Completion::Ready);
                 }
             }
             *self.usage_by_user.lock().unwrap_or_else(PoisonError::into_inner) =
-                self.accounts.usage();
+                self.accounts.usage_by_user();
             doorbell.notify();
         }
     }
@@ -238,7 +240,7 @@ impl KernelThread {
         &mut self,
         client: u64,
         (who, process): (&Credentials, i32),
-        asked: &Attach,
+        asked: &AttachParameters,
     ) -> Result<DelegatedProgram, Fault> {
         let own = env!("CARGO_PKG_VERSION");
         if asked.version != own {
@@ -285,7 +287,7 @@ impl KernelThread {
         };
         let about = serde_json::to_string(&about).unwrap_or_default();
         let request = (&graph, &part);
-        let (owner, about) = (who.uid, Owner { uid: who.uid, about: &about });
+        let (owner, about) = (who.uid, RequestOwner { uid: who.uid, about: &about });
         let to_fault = |error: BuildError| match error {
             BuildError::Refused(KernelRefusal { node, why }) => {
                 faults::not_in_kernel(node.0, by.take(), &why)
@@ -298,11 +300,14 @@ impl KernelThread {
         if let Some((instead, running, stays)) = instead {
             let by = (about, &allows as AdmissionPolicy<'_>);
             let taps = asked.instead.as_ref().and_then(|instead| instead.taps.as_deref());
-            let how = (stays.as_slice(), SetTaps::open_taps_from_indices(taps.unwrap_or_default()));
+            let how = (
+                stays.as_slice(),
+                SetTapsParameters::open_taps_from_indices(taps.unwrap_or_default()),
+            );
             let made =
                 self.points.prepare_delegated_successor(running, request, &self.machine, how, by);
             let (delegation, waiting) = made.map_err(to_fault)?;
-            self.charge_request(client, owner, waiting.running());
+            self.charge_request(client, owner, waiting.prepared_request());
             self.successors
                 .insert(client, PreparedReplacement { waiting, replaced_client: instead, process });
             return Ok(delegation);
@@ -323,7 +328,7 @@ impl KernelThread {
         running: &DelegatedRequest,
     ) -> (AttachPoint, u32) {
         let at = attach_point(&running.attach, owner);
-        let number = running.number().unwrap_or_default();
+        let number = running.request_number().unwrap_or_default();
         self.accounts.add_request(
             client,
             owner,
@@ -367,7 +372,7 @@ impl KernelThread {
     fn parse_request(&self, line: &str) -> Result<Graph, Fault> {
         let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Untrusted);
         match mistakes.iter().find(|mistake| mistake.is_error()) {
-            None => Ok(complete(graph, &MachineRegistry::Untrusted).0),
+            None => Ok(complete_with_sinks(graph, &MachineRegistry::Untrusted).0),
             Some(mistake) => {
                 let why = format!("the daemon cannot read this request: {}", mistake.what);
                 Err(faults::not_in_kernel(0, "line", &why))
@@ -401,12 +406,12 @@ impl KernelThread {
             ));
         }
         if attach.only_matching_flows
-            && !self.policy.may_take(who, &attach.interface, attach.netns.as_deref())
+            && !self.policy.may_take_flows(who, &attach.interface, attach.netns.as_deref())
         {
             let why = words.diversion_denied_text(&attach.interface, attach.netns.as_deref());
             return Err((needs.source, why));
         }
-        if let Share::Group(name) = &needs.share {
+        if let RingSharing::Group(name) = &needs.share {
             match self.policy.has_group_rights(who, name) {
                 Some(true) => {}
                 Some(false) => return Err((needs.source, words.missing_membership_text(name))),
@@ -436,7 +441,7 @@ impl KernelThread {
         let running = switched.inspect_err(|_| self.accounts.remove_request(client))?;
         let owner = self.lines.get(&instead).map_or(0, |line| line.owner);
         let (at, number) =
-            (attach_point(&running.attach, owner), running.number().unwrap_or_default());
+            (attach_point(&running.attach, owner), running.request_number().unwrap_or_default());
         self.lines.insert(client, ClientRequest { running, owner, at, number, process });
         self.detach(instead, None, complete);
         Ok(())
@@ -457,13 +462,13 @@ impl KernelThread {
     /// Measures how much kernel time requests use. Removes the costliest request of each user who
     /// exceeded the quota in this and in the previous measurement. Does nothing until a measurement
     /// is due.
-    fn measure(&mut self, complete: &dyn Fn(Completion)) {
+    fn measure_costs(&mut self, complete: &dyn Fn(Completion)) {
         if !self.accounts.is_measurement_due() {
             return;
         }
         let status = self.program_status();
         let quota = |uid: u32| self.policy.quota(uid).kernel_ns;
-        for (client, why) in self.accounts.measure(&status, quota) {
+        for (client, why) in self.accounts.measure_costs(&status, quota) {
             self.detach(client, Some(why), complete);
         }
     }

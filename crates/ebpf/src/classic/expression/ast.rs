@@ -7,8 +7,8 @@
 use std::net::Ipv6Addr;
 use std::ops::Range;
 
-use super::names;
 use super::token::Keyword;
+use super::word_tables;
 use crate::insn::{Alu, Cond};
 
 /// A range of byte offsets in the text of a pcap-filter expression.
@@ -203,7 +203,7 @@ pub(crate) enum Arithmetic {
 impl Protocol {
     /// Returns the keyword with which an expression names the protocol.
     pub(crate) fn keyword(self) -> &'static str {
-        names::word_of_value(names::PROTOCOL_KEYWORDS, &self)
+        word_tables::find_word_with_value(word_tables::PROTOCOL_KEYWORDS, &self)
     }
 }
 
@@ -218,7 +218,7 @@ impl DirQualifier {
         match self {
             Self::Either => "src or dst",
             Self::Both => "src and dst",
-            other => names::word_of_value(names::KEYWORDS, &Keyword::Dir(other)),
+            other => word_tables::find_word_with_value(word_tables::KEYWORDS, &Keyword::Dir(other)),
         }
     }
 }
@@ -226,7 +226,7 @@ impl DirQualifier {
 impl TypeQualifier {
     /// Returns the keyword with which an expression writes the qualifier.
     pub(crate) fn keyword(self) -> &'static str {
-        names::word_of_value(names::KEYWORDS, &Keyword::Type(self))
+        word_tables::find_word_with_value(word_tables::KEYWORDS, &Keyword::Type(self))
     }
 }
 

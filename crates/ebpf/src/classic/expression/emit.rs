@@ -5,8 +5,8 @@
 
 use super::super::assemble::assemble_program;
 use super::super::insn::{Instruction, code};
-use super::blocks::{ControlFlowGraph, EdgeTarget};
 use super::condition::{JumpLabel, PseudoInsn};
+use super::control_flow::{ControlFlowGraph, EdgeTarget};
 
 /// Converts `graph` to a program that returns `accept` for accepted frames. If the program is too
 /// long, returns its number of instructions as the error.

@@ -9,8 +9,8 @@
 
 use super::ast::Span;
 use super::error::{ErrorKind, ExpressionError};
-use super::names;
 use super::token::{Keyword, Lexeme, Symbol, Token};
+use super::word_tables;
 
 /// Splits `text` into lexemes.
 pub(super) fn lex_expression(text: &str) -> Result<Vec<Lexeme>, ExpressionError> {
@@ -106,13 +106,15 @@ fn lex_address_or_word(text: &str, at: usize) -> Result<(Token, usize), Expressi
 }
 
 fn find_keyword(word: &str) -> Option<Token> {
-    if let Some((_, protocol)) = names::PROTOCOL_KEYWORDS.iter().find(|(name, _)| *name == word) {
+    if let Some((_, protocol)) =
+        word_tables::PROTOCOL_KEYWORDS.iter().find(|(name, _)| *name == word)
+    {
         return Some(Token::Protocol(*protocol));
     }
-    if names::UNSUPPORTED_KEYWORDS.split(' ').any(|foreign| foreign == word) {
+    if word_tables::UNSUPPORTED_KEYWORDS.split(' ').any(|foreign| foreign == word) {
         return Some(Token::Word(Keyword::Unsupported));
     }
-    names::KEYWORDS.iter().find(|(name, _)| *name == word).map(|(_, word)| Token::Word(*word))
+    word_tables::KEYWORDS.iter().find(|(name, _)| *name == word).map(|(_, word)| Token::Word(*word))
 }
 
 /// Classifies a run of letters, digits, dots, dashes and underscores that is not a keyword.
@@ -126,7 +128,7 @@ fn classify_word(slice: &str, span: Span) -> Result<Token, ExpressionError> {
     if (2..=4).contains(&parts) && slice.split('.').all(is_number) {
         return Ok(Token::Dotted);
     }
-    if let Some((_, value)) = names::NUMBER_KEYWORDS.iter().find(|(name, _)| *name == slice) {
+    if let Some((_, value)) = word_tables::NUMBER_KEYWORDS.iter().find(|(name, _)| *name == slice) {
         return Ok(Token::Number(*value));
     }
     Ok(Token::Name)

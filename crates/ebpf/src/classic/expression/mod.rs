@@ -16,20 +16,20 @@
 //! if a relation precedes the first use of a variable-length header.
 
 mod ast;
-mod blocks;
 mod condition;
+mod control_flow;
 mod emit;
 mod error;
 mod generate;
 mod layout;
 mod lex;
 mod name_queries;
-mod names;
-mod nearest;
+mod nearest_word;
 mod options;
 mod parse;
 mod resolve;
 mod token;
+mod word_tables;
 
 #[cfg(test)]
 mod tests;
@@ -66,7 +66,7 @@ pub fn compile(
     }
     let tree = parse::parse(text)?;
     let condition = generate::generate(tree.as_ref(), link, options)?;
-    let mut graph = blocks::ControlFlowGraph::new(condition);
+    let mut graph = control_flow::ControlFlowGraph::new(condition);
     if options.optimize {
         graph.optimize();
     }

@@ -67,7 +67,7 @@ pub(super) enum Keyword {
     Encapsulation(Encapsulation),
     Llc,
     /// A keyword that libpcap supports and this compiler does not: one of
-    /// [`UNSUPPORTED_KEYWORDS`](super::names::UNSUPPORTED_KEYWORDS).
+    /// [`UNSUPPORTED_KEYWORDS`](super::word_tables::UNSUPPORTED_KEYWORDS).
     Unsupported,
 }
 

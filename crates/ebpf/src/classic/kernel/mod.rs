@@ -26,21 +26,21 @@
 //! and then the kernel may accept a frame that `run` rejects.
 
 mod ancillary;
+mod code_writer;
 mod error;
 mod reachability;
-mod restored;
-mod tagged;
-mod writer;
+mod restored_tag;
+mod skb_tag;
 
 use super::assemble::JumpLabel;
-use super::insn::{ANCILLARY, code};
+use super::insn::{ANCILLARY_OFFSET, code};
 use super::link::LinkType;
 use super::program::ClassicProgram;
+use code_writer::{CodeWriter, TagPlacement};
 use reachability::TPIDS;
-use writer::{CodeWriter, TagPlacement};
 
+pub use code_writer::ACCEPT_WHOLE_FRAME;
 pub use error::SocketFilterError;
-pub use writer::ACCEPT_WHOLE_FRAME;
 
 /// The direction of the frames that are observed at an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub fn socket_filter(
             let (types, type_in_a) = (writer.new_label(), writer.new_label());
             branch_on_direction(&mut writer, direction, types, type_in_a);
             writer.bind(types);
-            writer.load(ancillary::HARDWARE_TYPE_OFFSET);
+            writer.load_word(ancillary::HARDWARE_TYPE_OFFSET);
             writer.bind(type_in_a);
             branch_on_device_type(&mut writer, ethernet, raw)?;
         }
@@ -158,7 +158,7 @@ fn check_copyable(program: &ClassicProgram) -> Result<(), SocketFilterError> {
         return Err(SocketFilterError::BackwardJump);
     }
     let ancillary = program.instructions().iter().position(|instruction| {
-        instruction.code & 0xe7 == code::LD | code::ABS && instruction.k >= ANCILLARY
+        instruction.code & 0xe7 == code::LD | code::ABS && instruction.k >= ANCILLARY_OFFSET
     });
     ancillary.map_or(Ok(()), |at| Err(SocketFilterError::Ancillary { at }))
 }
@@ -172,7 +172,7 @@ fn branch_on_direction(
     types: JumpLabel,
     type_in_a: JumpLabel,
 ) {
-    writer.load(ancillary::PACKET_TYPE_OFFSET);
+    writer.load_word(ancillary::PACKET_TYPE_OFFSET);
     let reject = writer.reject;
     match direction {
         Direction::Received => writer.branch_if_equal(PACKET_OUTGOING, reject, types),
@@ -182,7 +182,7 @@ fn branch_on_direction(
             let received = if direction == Direction::Both { types } else { reject };
             writer.branch_if_equal(PACKET_OUTGOING, sent, received);
             writer.bind(sent);
-            writer.load(ancillary::HARDWARE_TYPE_OFFSET);
+            writer.load_word(ancillary::HARDWARE_TYPE_OFFSET);
             writer.branch_if_equal(LOOPBACK_HARDWARE_TYPE.into(), reject, type_in_a);
         }
     }
@@ -211,10 +211,10 @@ fn branch_on_device_type(
     if let Some(program) = ethernet {
         let (plain, tag, tagged) = (writer.new_label(), writer.new_label(), writer.new_label());
         writer.bind(ethernet_start);
-        writer.load(ancillary::VLAN_PRESENT_OFFSET);
+        writer.load_word(ancillary::VLAN_PRESENT_OFFSET);
         writer.branch_if_equal(0, plain, tag);
         writer.bind(tag);
-        writer.load(ancillary::VLAN_TPID_OFFSET);
+        writer.load_word(ancillary::VLAN_TPID_OFFSET);
         branch_if_tag_type(writer, tagged);
         // No known kernel creates such a tag.
         writer.jump(pass);

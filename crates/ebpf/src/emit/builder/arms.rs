@@ -35,8 +35,8 @@ pub(in crate::emit) struct ArmState {
 
 impl Builder {
     /// Begins an arm, code that can end early. The label of its end is bound when the arm closes.
-    pub(in crate::emit) fn open(&mut self) -> ArmState {
-        let end = self.asm.label();
+    pub(in crate::emit) fn open_arm(&mut self) -> ArmState {
+        let end = self.asm.new_label();
         self.depth += 1;
         ArmState { top: self.stack_used, stubs: self.stubs.len(), end, filter: self.filter }
     }
@@ -47,7 +47,7 @@ impl Builder {
 
     /// Closes an arm: emits its stubs, binds the label of the arm's end, and releases the arm's
     /// stack slots.
-    pub(in crate::emit) fn close(&mut self, mark: ArmState) {
+    pub(in crate::emit) fn close_arm(&mut self, mark: ArmState) {
         self.depth = self.depth.saturating_sub(1);
         let stubs = self.stubs.split_off(mark.stubs.min(self.stubs.len()));
         self.emit_stubs(stubs, mark.end);
@@ -66,7 +66,7 @@ impl Builder {
         answer: Answer<'_>,
     ) -> Answer<'static> {
         let (moved, top) = self.move_answer_slots(mark.top, answer);
-        self.close(mark);
+        self.close_arm(mark);
         self.stack_used = top;
         moved
     }
@@ -113,12 +113,12 @@ impl Builder {
 
     /// Creates an exit whose code increments the counter `name` and then jumps to `then`.
     pub(in crate::emit) fn counting_exit(&mut self, name: &str, then: Label) -> Label {
-        let task = StubTask::Count(self.counter(name));
+        let task = StubTask::Count(self.counter_index(name));
         self.push_stub(task, then)
     }
 
     pub(super) fn push_stub(&mut self, task: StubTask, then: Label) -> Label {
-        let label = self.asm.label();
+        let label = self.asm.new_label();
         self.stubs.push(ExitStub { label, task, then, filter: self.filter });
         label
     }
@@ -137,7 +137,7 @@ impl Builder {
             self.record_code_owner();
             self.bind(stub.label);
             match stub.task {
-                StubTask::Count(counter) => self.count(counter),
+                StubTask::Count(counter) => self.increment_counter(counter),
                 StubTask::LengthCheck(length) => {
                     self.emit_frame_length();
                     self.asm.jump_if(Cond::Ge, R0, length.cast_signed(), self.unsure);

@@ -14,7 +14,7 @@
 use super::Builder;
 use super::arms::StubTask;
 use crate::asm::Label;
-use crate::emit::config::{FixedSlots, FrameEnd};
+use crate::emit::config::{FinalAction, FixedSlots};
 use crate::emit::handle::PosBase;
 use crate::emit::target::Verdict;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size};
@@ -56,7 +56,7 @@ impl Builder {
             return;
         }
         self.record_code_owner();
-        let from_elsewhere = self.asm.label();
+        let from_elsewhere = self.asm.new_label();
         self.asm.push(Insn::load(Size::W, R2, R1, skb::PACKET_TYPE));
         self.asm.jump_if(Cond::Ne, R2, PACKET_LOOPBACK, from_elsewhere);
         self.asm.push(Insn::alu32(Alu::Mov, R0, Verdict::Pass.return_value(Hook::Tc)));
@@ -72,11 +72,11 @@ impl Builder {
         if let Some(frame_end) = &frame_end {
             self.point_at_scratch(frame_end);
         }
-        let tags = frame_end.as_ref().and_then(FrameEnd::tag_kfunc);
+        let tags = frame_end.as_ref().and_then(FinalAction::tag_kfunc);
         self.frame_end = frame_end;
         match self.target.hook {
             Hook::Tc if self.target.hardened => self.load_packet_pointers(skb::DATA, skb::DATA_END),
-            Hook::Tc => self.emit_pull(),
+            Hook::Tc => self.emit_pull_data(),
             Hook::Xdp => self.load_packet_pointers(0, 4),
             Hook::Socket | Hook::Cgroup => {}
         }
@@ -112,8 +112,8 @@ impl Builder {
 
     /// Emits code that makes the first bytes of the frame linear: `reach` bytes, but at most
     /// [`PULLED_BYTES_MAX`] and at most the whole frame.
-    pub(super) fn emit_pull(&mut self) {
-        let (short, ready) = (self.asm.label(), self.asm.label());
+    pub(super) fn emit_pull_data(&mut self) {
+        let (short, ready) = (self.asm.new_label(), self.asm.new_label());
         self.load_packet_pointers(skb::DATA, skb::DATA_END);
         self.asm.push(Insn::load(Size::W, R2, R6, skb::LEN));
         self.reach_patches.push(self.asm.next_slot());
@@ -139,7 +139,7 @@ impl Builder {
             self.asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::LENGTH));
         } else {
             self.asm.push(Insn::mov(R1, R6));
-            self.call(Helper::XdpBuffLen);
+            self.call_helper(Helper::XdpBuffLen);
         }
         self.set_register_slot(R0, None);
     }

@@ -18,7 +18,7 @@ impl Builder {
     pub(super) fn send_doorbell(&mut self, outlet: &PointerRing, region: Reg, then: Label) {
         let wake = outlet.wake;
         let asm = &mut self.asm;
-        let (now, missed) = (asm.label(), asm.label());
+        let (now, missed) = (asm.new_label(), asm.new_label());
         asm.push(Insn::load(Size::DW, R2, region, offset::FRAMES_SINCE_DOORBELL));
         asm.push(Insn::alu(Alu::Add, R2, 1));
         asm.push(Insn::store(Size::DW, region, offset::FRAMES_SINCE_DOORBELL, R2));

@@ -5,10 +5,10 @@
 //! before a pointer to it, and the pointer before the number of pointers. x86 processors keep this
 //! order; on others, an exchange does. A frame that cannot be copied is counted per delivery.
 
-use super::shared::{PointerRingUse, shared_slots};
+use super::slot_sharing::{PointerRingUse, shared_slots};
 use crate::asm::Label;
 use crate::emit::builder::{Builder, skb};
-use crate::emit::config::{Delivery, Egress, FrameRing, FusedTap, Scratch, WakeupTarget};
+use crate::emit::config::{Delivery, Egress, FrameRing, FusedTap, ScratchLayout, WakeupTarget};
 use crate::emit::ring_layout::{POINTER_SIZE, offset, record};
 use crate::emit::target::Verdict;
 use crate::emit::unfit::UnfitReason;
@@ -91,11 +91,12 @@ impl Builder {
 
     /// Emits code that drops the frame if the body has set `mark`, which withholds the frame from
     /// the host.
-    fn drop_taken_frame(&mut self, scratch: Scratch, mark: u16) {
+    fn drop_taken_frame(&mut self, scratch: ScratchLayout, mark: u16) {
         if self.target.hook != Hook::Tc || mark >= scratch.marks_max {
-            return self.refuse(UnfitReason::new("flows can be taken only at traffic control"));
+            return self
+                .refuse_program(UnfitReason::new("flows can be taken only at traffic control"));
         }
-        let pass = self.asm.label();
+        let pass = self.asm.new_label();
         self.asm.push(Insn::load(Size::DW, R1, R9, scratch.mark_offset(mark)));
         self.asm.jump_if(Cond::Eq, R1, 0, pass);
         self.asm.exit_with(Verdict::Drop.return_value(self.target.hook));
@@ -104,14 +105,14 @@ impl Builder {
 
     /// Emits code that sends a copy of the frame through an interface if the body has set that
     /// interface's mark.
-    fn send_copy(&mut self, scratch: Scratch, egress: Egress) {
+    fn send_copy(&mut self, scratch: ScratchLayout, egress: Egress) {
         let Some(tally) = scratch
             .checked_tally_offset(egress.failed_tally)
             .filter(|_| egress.mark < scratch.marks_max)
         else {
-            return self.refuse(UnfitReason::new("it leaves by too many interfaces"));
+            return self.refuse_program(UnfitReason::new("it leaves by too many interfaces"));
         };
-        let (next, asm) = (self.asm.label(), &mut self.asm);
+        let (next, asm) = (self.asm.new_label(), &mut self.asm);
         asm.push(Insn::load(Size::DW, R1, R9, scratch.mark_offset(egress.mark)));
         asm.jump_if(Cond::Eq, R1, 0, next);
         asm.push(Insn::mov(R1, R6));
@@ -131,7 +132,8 @@ impl Builder {
         owner: &FrameRing,
         outlets: &[PointerRingUse<'_>],
     ) {
-        let (next, written, failed) = (self.asm.label(), self.asm.label(), self.asm.label());
+        let (next, written, failed) =
+            (self.asm.new_label(), self.asm.new_label(), self.asm.new_label());
         for (at, ours) in outlets.iter().enumerate() {
             let to = if at == 0 { R1 } else { R2 };
             self.asm.push(Insn::load(Size::DW, to, R9, ours.word));
@@ -156,7 +158,7 @@ impl Builder {
         self.asm.push(Insn::load(Size::DW, R1, R10, RECORD_END_SLOT));
         self.asm.push(Insn::store(Size::DW, records, offset::COMMITTED, R1));
         for ours in outlets.iter().filter(|ours| ours.outlet.wake.target != WakeupTarget::Host) {
-            let then = self.asm.label();
+            let then = self.asm.new_label();
             self.with_pointer_ring(ours, alone, |b, region| {
                 b.send_doorbell(ours.outlet, region, then)
             });
@@ -173,7 +175,7 @@ impl Builder {
         }
         self.asm.bind(written);
         for ours in outlets.iter().filter(|ours| ours.outlet.wake.target == WakeupTarget::Host) {
-            self.with_pointer_ring(ours, alone, Self::end_writing);
+            self.with_pointer_ring(ours, alone, Self::clear_writing_flag);
         }
         self.asm.bind(next);
     }
@@ -182,7 +184,7 @@ impl Builder {
     /// scratch memory holds the bit set of these deliveries.
     pub(in crate::emit) fn count_failed_deliveries(
         &mut self,
-        scratch: Scratch,
+        scratch: ScratchLayout,
         word: i16,
         deliveries: &[Delivery],
     ) {
@@ -192,9 +194,9 @@ impl Builder {
             else {
                 continue;
             };
-            let not = self.asm.label();
+            let not = self.asm.new_label();
             self.skip_unless_delivered(word, place.first, not);
-            let region = self.tally_base(scratch, &place, not);
+            let region = self.compute_tally_base(scratch, &place, not);
             let view = scratch.view_slot_offset(place.first.number);
             self.asm.push(Insn::load(Size::W, R2, R9, view));
             self.add_to_word(region, tally + 8, R2);
@@ -220,7 +222,7 @@ impl Builder {
         alone: bool,
         f: impl FnOnce(&mut Self, Reg),
     ) {
-        let not = self.asm.label();
+        let not = self.asm.new_label();
         if !alone {
             self.asm.push(Insn::load(Size::DW, R1, R9, ours.word));
             self.asm.jump_if(Cond::Eq, R1, 0, not);
@@ -234,7 +236,7 @@ impl Builder {
     /// address. The code jumps to `failed` if the frame is empty or cannot be copied.
     fn copy_frame(&mut self, fused: &FusedTap, owner: &FrameRing, failed: Label) {
         use record::{ALIGNMENT, HEADER_SIZE};
-        let (fits, known) = (self.asm.label(), self.asm.label());
+        let (fits, known) = (self.asm.new_label(), self.asm.new_label());
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::W, R8, R6, skb::LEN));
         asm.push(Insn::store(Size::DW, R10, FRAME_LENGTH_SLOT, R8));
@@ -299,11 +301,11 @@ impl Builder {
             // The field is 1 for a frame with a tag, which is the value of TAGGED.
             self.asm.push(Insn::load(Size::W, R1, R6, skb::TAG_PRESENT));
             if sent {
-                self.asm.push(Insn::alu(Alu::Or, R1, i32::from(record::SENT)));
+                self.asm.push(Insn::alu(Alu::Or, R1, i32::from(record::SENT_FLAG)));
             }
         }
         self.asm.push(Insn::store(Size::H, R7, record::FLAGS, R1));
-        let copied = self.asm.label();
+        let copied = self.asm.new_label();
         // Packet-pointer arithmetic needs CAP_PERFMON.
         if self.target.hook == Hook::Tc && !self.target.hardened {
             SHORT_COPY_LENGTHS.iter().for_each(|half| self.copy_short_frame(*half, copied));
@@ -325,7 +327,7 @@ impl Builder {
     /// overlap. It continues without a copy if the frame is not linear, or if the length in r8 is
     /// not between `half` and twice `half` bytes.
     fn copy_short_frame(&mut self, half: i16, copied: Label) {
-        let (not, asm) = (self.asm.label(), &mut self.asm);
+        let (not, asm) = (self.asm.new_label(), &mut self.asm);
         asm.jump_if(Cond::Lt, R8, i32::from(half), not);
         asm.jump_if(Cond::Gt, R8, 2 * i32::from(half), not);
         asm.push(Insn::load(Size::W, R1, R6, skb::DATA));
@@ -355,7 +357,7 @@ impl Builder {
         let outlet = ours.outlet;
         for place in shared_slots(&ours.deliveries) {
             let delivery = place.first;
-            let not = self.asm.label();
+            let not = self.asm.new_label();
             let head = offset::HEADS + 8 * i16::from(delivery.reader);
             let view = fused.scratch.view_slot_offset(delivery.number);
             let pointers =

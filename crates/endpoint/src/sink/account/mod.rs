@@ -7,7 +7,7 @@
 //! time, when the path ends, or when the table is full. The memory is limited by the size of the
 //! table. The report counts the flows that were written because the table was full. [SL §6.1]
 
-mod table;
+mod flow_table;
 
 use super::buffered_output::BufferedOutputFile;
 use super::headers::Headers;
@@ -22,13 +22,13 @@ use crate::timestamp_text::Rfc3339;
 use crate::{Failure, OpenArguments, Origins, Sink, SinkEntry};
 use abi::BlockFlags;
 use filter::{Block, Description, Parameter, ParameterType, Report, Time};
+use flow_table::{FlowKey, FlowTable};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
-use table::{FlowKey, FlowTable};
 use wire::flow::Direction;
 
 /// Version of the output schema of `account`.
-pub const VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 1;
 
 /// Description of `account`, the sink that writes the accounts of flows.
 pub const ACCOUNT: Description = Description {
@@ -52,7 +52,7 @@ another block comes. Appends to an existing file. Blocks without addresses and s
 in the report, as are flows that were cut short.",
     example: "replay web.pcap | tcp | account flows.jsonl",
     parameters: &[
-        Parameter::named(
+        Parameter::with_default(
             "file",
             ParameterType::Path,
             "-",
@@ -60,7 +60,7 @@ in the report, as are flows that were cut short.",
         )
         .positional(),
         Parameter::table_size("flows", "65536", "maximum number of flows in memory"),
-        Parameter::named(
+        Parameter::with_default(
             "idle",
             ParameterType::Duration,
             "60s",
@@ -156,13 +156,13 @@ impl Serialize for AccountLine<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { flow, origin, why } = self;
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("version", &VERSION)?;
+        map.serialize_entry("version", &SCHEMA_VERSION)?;
         map.serialize_entry("start", &Rfc3339(flow.start))?;
         map.serialize_entry("end", &Rfc3339(flow.end))?;
         map.serialize_entry("why", why)?;
         add_member(&mut map, "origin", *origin)?;
         add_member(&mut map, "session", flow.session)?;
-        flow.endpoints.write(&mut map)?;
+        flow.endpoints.write_members(&mut map)?;
         map.serialize_entry("blocks", &flow.forward.blocks)?;
         map.serialize_entry("bytes", &flow.forward.bytes)?;
         map.serialize_entry("wire_bytes", &flow.forward.wire_bytes)?;
@@ -245,7 +245,7 @@ impl BlockFormatter for AccountFormatter {
         flow.copy_endpoints(block, headers.as_ref(), is_back && session.is_some());
         let traffic = if is_back { &mut flow.backward } else { &mut flow.forward };
         traffic.add(block, has_new_frame);
-        if session.is_some() && block.context.flags.contains(BlockFlags::END) {
+        if session.is_some() && block.context.flags.contains(BlockFlags::SESSION_END) {
             flow.ended[usize::from(is_back)] = true;
         }
         let has_ended = flow.ended == [true; 2];
@@ -255,7 +255,7 @@ impl BlockFormatter for AccountFormatter {
         }
     }
 
-    fn end(&mut self, out: &mut BufferedOutputFile) -> Result<(), Failure> {
+    fn append_remainder(&mut self, out: &mut BufferedOutputFile) -> Result<(), Failure> {
         while let Some(flow) = self.flows.take_oldest_flow() {
             self.write(&flow, WriteCause::Stop, out)?;
         }

@@ -22,7 +22,10 @@ fn datagram(from: u8, to: u8) -> Vec<u8> {
 }
 
 /// Returns the lines that `account` writes for these blocks, and its report.
-fn accounts(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (Vec<Value>, Vec<(String, u64)>) {
+fn account_lines_of_frames(
+    given: &[(&str, &str)],
+    blocks: &[Block<'_>],
+) -> (Vec<Value>, Vec<(String, u64)>) {
     account_lines_and_report(Form::Frame, given, blocks)
 }
 
@@ -46,7 +49,7 @@ fn account_lines_and_report(
     (text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(), rows)
 }
 
-fn at<'b>(bytes: &'b [u8], seconds: u64) -> Block<'b> {
+fn block_at<'b>(bytes: &'b [u8], seconds: u64) -> Block<'b> {
     let mut block = frame_block(bytes);
     block.context.time = TEST_TIME + seconds * SECOND;
     block
@@ -55,8 +58,8 @@ fn at<'b>(bytes: &'b [u8], seconds: u64) -> Block<'b> {
 #[test]
 fn h15_account_has_both_directions_of_a_flow() {
     let (there, back) = (datagram(1, 2), datagram(2, 1));
-    let blocks = [at(&there, 0), at(&back, 1), at(&back, 2), at(&there, 4)];
-    let (lines, rows) = accounts(&[], &blocks);
+    let blocks = [block_at(&there, 0), block_at(&back, 1), block_at(&back, 2), block_at(&there, 4)];
+    let (lines, rows) = account_lines_of_frames(&[], &blocks);
     let expected = json!({
         "version": 1, "start": "2009-02-13T23:31:30.123456789Z",
         "end": "2009-02-13T23:31:34.123456789Z", "why": "stop", "network": "ipv4",
@@ -71,8 +74,14 @@ fn h15_account_has_both_directions_of_a_flow() {
 #[test]
 fn h15_idle_flow_is_written_and_starts_again() {
     let (one, other) = (datagram(1, 2), datagram(3, 4));
-    let blocks = [at(&one, 0), at(&other, 9), at(&one, 9), at(&other, 20), at(&one, 30)];
-    let (lines, _) = accounts(&[("idle", "10s")], &blocks);
+    let blocks = [
+        block_at(&one, 0),
+        block_at(&other, 9),
+        block_at(&one, 9),
+        block_at(&other, 20),
+        block_at(&one, 30),
+    ];
+    let (lines, _) = account_lines_of_frames(&[("idle", "10s")], &blocks);
     let of = |line: &Value| (line["src"].clone(), line["why"].clone(), line["blocks"].clone());
     let lines: Vec<_> = lines.iter().map(of).collect();
     let line = |source: &str, why: &str, blocks: u64| (json!(source), json!(why), json!(blocks));
@@ -91,9 +100,15 @@ fn h15_idle_flow_is_written_and_starts_again() {
 #[test]
 fn h15_idle_flow_does_not_wait_behind_another() {
     let (one, other) = (datagram(1, 2), datagram(3, 4));
-    let blocks =
-        [at(&one, 0), at(&one, 5), at(&other, 9), at(&other, 10), at(&one, 16), at(&other, 18)];
-    let (lines, _) = accounts(&[("idle", "10s")], &blocks);
+    let blocks = [
+        block_at(&one, 0),
+        block_at(&one, 5),
+        block_at(&other, 9),
+        block_at(&other, 10),
+        block_at(&one, 16),
+        block_at(&other, 18),
+    ];
+    let (lines, _) = account_lines_of_frames(&[("idle", "10s")], &blocks);
     let of = |line: &Value| ["src", "why", "blocks"].map(|key| line[key].clone());
     let lines: Vec<_> = lines.iter().map(of).collect();
     let expected =
@@ -105,12 +120,12 @@ fn h15_idle_flow_does_not_wait_behind_another() {
 fn h15_captures_of_different_days_have_their_own_clocks() {
     let (one, other) = (datagram(1, 2), datagram(3, 4));
     let of = |bytes, seconds, origin| {
-        let mut block = at(bytes, seconds);
+        let mut block = block_at(bytes, seconds);
         block.context.origin = origin;
         block
     };
     let blocks = [of(&one, 0, 0), of(&other, 86_400, 1), of(&one, 1, 0), of(&other, 86_401, 1)];
-    let (lines, _) = accounts(&[("idle", "10s")], &blocks);
+    let (lines, _) = account_lines_of_frames(&[("idle", "10s")], &blocks);
     let of = |line: &Value| (line["why"].clone(), line["blocks"].clone());
     let lines: Vec<_> = lines.iter().map(of).collect();
     assert_eq!(lines, [(json!("stop"), json!(2)), (json!("stop"), json!(2))]);
@@ -120,18 +135,18 @@ fn h15_captures_of_different_days_have_their_own_clocks() {
 fn h15_session_is_written_at_its_end() {
     let frame = datagram(2, 1);
     let block = |seconds, session, flags| {
-        let mut block = at(&frame, seconds).narrow(42, 2);
+        let mut block = block_at(&frame, seconds).narrow(42, 2);
         (block.context.session, block.context.flags) = (session, flags);
         block
     };
     let blocks = [
         block(0, 7, BlockFlags::BACKWARD),
         block(1, 8, BlockFlags::NONE),
-        block(2, 7, BlockFlags::END),
-        block(3, 7, BlockFlags::BACKWARD.with(BlockFlags::END)),
+        block(2, 7, BlockFlags::SESSION_END),
+        block(3, 7, BlockFlags::BACKWARD.with(BlockFlags::SESSION_END)),
         block(4, 7, BlockFlags::NONE),
     ];
-    let (lines, _) = accounts(&[], &blocks);
+    let (lines, _) = account_lines_of_frames(&[], &blocks);
     let ended = &lines[0];
     assert_eq!((&ended["session"], &ended["why"]), (&json!(7), &json!("end")));
     // The session began with a block from its server.
@@ -149,8 +164,9 @@ fn h15_full_table_evicts_the_longest_idle_flow() {
     // flow with the longest idle time.
     let pairs = frames.iter().skip(1).flat_map(|frame| [frame, &frames[0]]);
     let frames: Vec<_> = std::iter::once(&frames[0]).chain(pairs).collect();
-    let blocks: Vec<_> = (0..).zip(&frames).map(|(second, frame)| at(frame, second)).collect();
-    let (lines, rows) = accounts(&[("flows", "10"), ("idle", "1h")], &blocks);
+    let blocks: Vec<_> =
+        (0..).zip(&frames).map(|(second, frame)| block_at(frame, second)).collect();
+    let (lines, rows) = account_lines_of_frames(&[("flows", "10"), ("idle", "1h")], &blocks);
     assert_eq!(rows[0], ("flows".to_owned(), 200));
     assert_eq!(rows[1], ("flows cut short: the table was full".to_owned(), 190));
     let full = lines.iter().filter(|line| line["why"] == "full").count();
@@ -164,7 +180,8 @@ fn h15_full_table_evicts_the_longest_idle_flow() {
 
 #[test]
 fn h15_blocks_without_a_flow_are_counted() {
-    let (lines, rows) = accounts(&[], &[frameless_block(b"a line"), frameless_block(b"another")]);
+    let (lines, rows) =
+        account_lines_of_frames(&[], &[frameless_block(b"a line"), frameless_block(b"another")]);
     assert!(lines.is_empty());
     assert_eq!(rows[1], ("blocks without addresses and session".to_owned(), 2));
 }
@@ -190,7 +207,7 @@ fn h15_account_of_described_messages_has_endpoints() {
     let blocks = [
         // The first block is a response, so its direction is forward.
         in_session(description_block(&one), 1, BlockFlags::FIRST),
-        in_session(at(&frame, 0).narrow(42, 2), 1, BlockFlags::LAST),
+        in_session(block_at(&frame, 0).narrow(42, 2), 1, BlockFlags::LAST),
         // This session consists of a description only, in the other direction.
         in_session(description_block(&other), 2, BlockFlags::FIRST.with(BlockFlags::BACKWARD)),
     ];
@@ -221,7 +238,7 @@ fn h15_frame_with_several_views_is_counted_once() {
     let blocks = [one.narrow(42, 1), two.narrow(42, 2), one.narrow(43, 1), again.narrow(42, 2)];
     let (lines, _) = account_lines_and_report(Form::Stream, &[], &blocks);
     assert_eq!((&lines[0]["bytes"], &lines[0]["wire_bytes"]), (&json!(6), &json!(3 * 44)));
-    let (lines, _) = accounts(&[], &[one, one]);
+    let (lines, _) = account_lines_of_frames(&[], &[one, one]);
     assert_eq!(lines[0]["wire_bytes"], 88, "a copy for each branch counts as a separate frame");
 }
 
@@ -229,9 +246,9 @@ fn h15_frame_with_several_views_is_counted_once() {
 fn h15_lost_bytes_are_not_counted() {
     let frame = datagram(1, 2);
     let blocks = [
-        in_session(at(&frame, 0).narrow(42, 2), 1, BlockFlags::FIRST),
+        in_session(block_at(&frame, 0).narrow(42, 2), 1, BlockFlags::FIRST),
         in_session(hole_block(1000), 1, BlockFlags::NONE),
-        in_session(hole_block(0), 1, BlockFlags::END),
+        in_session(hole_block(0), 1, BlockFlags::SESSION_END),
     ];
     let (lines, _) = account_lines_and_report(Form::Stream, &[], &blocks);
     assert_eq!((&lines[0]["blocks"], &lines[0]["bytes"]), (&json!(2), &json!(2)));
@@ -241,12 +258,12 @@ fn h15_lost_bytes_are_not_counted() {
 fn h15_end_mark_after_its_flow_opens_no_flow() {
     let (frame, other) = (datagram(1, 2), datagram(3, 4));
     let end = |seconds, flags| {
-        let mut block = in_session(hole_block(0), 1, BlockFlags::END.with(flags));
+        let mut block = in_session(hole_block(0), 1, BlockFlags::SESSION_END.with(flags));
         block.context.time = TEST_TIME + seconds * SECOND;
         block
     };
-    let data = in_session(at(&frame, 0).narrow(42, 2), 1, BlockFlags::FIRST);
-    let later = in_session(at(&other, 20).narrow(42, 2), 2, BlockFlags::FIRST);
+    let data = in_session(block_at(&frame, 0).narrow(42, 2), 1, BlockFlags::FIRST);
+    let later = in_session(block_at(&other, 20).narrow(42, 2), 2, BlockFlags::FIRST);
     // The end marks have the time of the last segment or a later time.
     for seconds in [0, 600] {
         let blocks =
@@ -266,8 +283,8 @@ fn h15_gap_after_its_flow_opens_no_flow() {
     let (frame, other) = (datagram(1, 2), datagram(3, 4));
     let mut gap = in_session(hole_block(1000), 1, BlockFlags::NONE);
     gap.context.time = TEST_TIME + 30 * SECOND;
-    let data = in_session(at(&frame, 0).narrow(42, 2), 1, BlockFlags::FIRST);
-    let later = in_session(at(&other, 20).narrow(42, 2), 2, BlockFlags::FIRST);
+    let data = in_session(block_at(&frame, 0).narrow(42, 2), 1, BlockFlags::FIRST);
+    let later = in_session(block_at(&other, 20).narrow(42, 2), 2, BlockFlags::FIRST);
     let (lines, _) =
         account_lines_and_report(Form::Stream, &[("idle", "10s")], &[data, later, gap]);
     let sources: Vec<_> = lines.iter().map(|line| line["src"].clone()).collect();

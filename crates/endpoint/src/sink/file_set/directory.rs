@@ -6,7 +6,7 @@
 
 use crate::Failure;
 use crate::failure::failure_from_io_error;
-use crate::readers::FileCreationContext;
+use crate::permitted_readers::FileCreationContext;
 use crate::sink::buffered_output::remove_on_rollback;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -58,7 +58,7 @@ impl Directory {
         (steps, readers): FileCreationContext<'_>,
     ) -> Result<(Self, File), Failure> {
         let refused = |error: sys::Error| failure_from_io_error("make", path, &error.into());
-        steps.announce(StepResource::File, path).map_err(refused)?;
+        steps.announce_creation(StepResource::File, path).map_err(refused)?;
         let mode = readers.file_mode_for_path(Path::new(path), 0o777);
         let created = match fs::DirBuilder::new().mode(mode).create(path) {
             Ok(()) => true,
@@ -105,10 +105,10 @@ impl Directory {
         let mode = readers.file_mode(Path::new(path), 0o666);
         let directory = Self { fd, path: path.to_owned(), next_number: next, mode };
         let cannot = |error: io::Error| {
-            failure_from_io_error("open", &directory.target(INDEX_FILE_NAME), &error)
+            failure_from_io_error("open", &directory.path_for_messages(INDEX_FILE_NAME), &error)
         };
         steps
-            .announce(StepResource::File, INDEX_FILE_NAME)
+            .announce_creation(StepResource::File, INDEX_FILE_NAME)
             .map_err(|error| cannot(error.into()))?;
         let index = match directory.open_regular_file(
             INDEX_FILE_NAME,
@@ -122,8 +122,12 @@ impl Directory {
                 .map_err(cannot)?,
             created => {
                 let index = created.map_err(cannot)?;
-                remove_on_rollback(&index, directory.target(INDEX_FILE_NAME).into(), steps)
-                    .map_err(cannot)?;
+                remove_on_rollback(
+                    &index,
+                    directory.path_for_messages(INDEX_FILE_NAME).into(),
+                    steps,
+                )
+                .map_err(cannot)?;
                 index
             }
         };
@@ -133,7 +137,11 @@ impl Directory {
     /// Creates the next output file. Its name consists of its number, `details` and `suffix`. Skips
     /// numbers for which a file exists, but fails after [`NAME_ATTEMPTS_MAX`] such numbers. Returns
     /// the file and its name.
-    pub(super) fn create(&mut self, details: &str, suffix: &str) -> io::Result<(File, String)> {
+    pub(super) fn create_next_file(
+        &mut self,
+        details: &str,
+        suffix: &str,
+    ) -> io::Result<(File, String)> {
         for _ in 0..NAME_ATTEMPTS_MAX {
             let name = format!("{:06}{}{suffix}", self.next_number, sanitize_file_name(details));
             let created =
@@ -161,7 +169,7 @@ impl Directory {
     }
 
     /// Returns the path of a file in the directory, for messages.
-    pub(super) fn target(&self, name: &str) -> String {
+    pub(super) fn path_for_messages(&self, name: &str) -> String {
         format!("{}/{name}", self.path.trim_end_matches('/'))
     }
 
@@ -204,14 +212,17 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("out");
         let (mut directory, _) = Directory::open(&path, UNLOGGED_CREATION).unwrap();
-        assert_eq!(directory.create("", "").unwrap().1, "000001");
-        assert_eq!(directory.create("-a/../b:c", ".pcap").unwrap().1, "000002-a_.._b_c.pcap");
+        assert_eq!(directory.create_next_file("", "").unwrap().1, "000001");
+        assert_eq!(
+            directory.create_next_file("-a/../b:c", ".pcap").unwrap().1,
+            "000002-a_.._b_c.pcap"
+        );
         fs::write(dir.path("out/000004"), "taken later").unwrap();
-        assert_eq!(directory.create("", "").unwrap().1, "000003");
-        assert_eq!(directory.create("", "").unwrap().1, "000005");
+        assert_eq!(directory.create_next_file("", "").unwrap().1, "000003");
+        assert_eq!(directory.create_next_file("", "").unwrap().1, "000005");
         fs::write(dir.path("out/17-by-hand"), "").unwrap();
         let (mut again, _) = Directory::open(&path, UNLOGGED_CREATION).unwrap();
-        assert_eq!(again.create("", "").unwrap().1, "000018");
+        assert_eq!(again.create_next_file("", "").unwrap().1, "000018");
         assert_eq!(fs::read_to_string(dir.path("out/000004")).unwrap(), "taken later");
     }
 
@@ -228,9 +239,9 @@ mod tests {
         fs::remove_file(dir.path("out/index.jsonl")).unwrap();
         let (mut directory, _) = Directory::open(&dir.path("out"), UNLOGGED_CREATION).unwrap();
         link("out/000001").unwrap();
-        assert_eq!(directory.create("", "").unwrap().1, "000002");
+        assert_eq!(directory.create_next_file("", "").unwrap().1, "000002");
         // The descriptor stays open, so that the inode number is not reused.
-        let (file, name) = directory.create("", "").unwrap();
+        let (file, name) = directory.create_next_file("", "").unwrap();
         let identity = FileIdentity::of_file(&file).unwrap();
         directory.reopen(&name, identity).unwrap().write_all(b"more").unwrap();
         fs::remove_file(dir.path("out/000003")).unwrap();

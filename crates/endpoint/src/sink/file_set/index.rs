@@ -5,7 +5,7 @@ use super::output_file::OutputFile;
 use crate::Failure;
 use crate::sink::buffered_output::BufferedOutputFile;
 use crate::sink::class_names::ClassNames;
-use crate::sink::json::VERSION;
+use crate::sink::json::SCHEMA_VERSION;
 use crate::sink::json_object::{add_member, write_line};
 use crate::sink::line_repair::LineFormat;
 use crate::timestamp_text::Rfc3339;
@@ -36,7 +36,7 @@ impl Serialize for IndexLine<'_> {
         let messages = if policy.has_single_message { 0 } else { file.messages };
         let counted = |count: u64| (count > 0).then_some(count);
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("version", &VERSION)?;
+        map.serialize_entry("version", &SCHEMA_VERSION)?;
         add_member(&mut map, "file", disk.map(|disk| disk.name.as_str()))?;
         map.serialize_entry("first", &Rfc3339(file.first))?;
         map.serialize_entry("last", &Rfc3339(file.last))?;
@@ -56,7 +56,7 @@ impl Serialize for IndexLine<'_> {
         add_member(&mut map, "direction", file.direction)?;
         add_member(&mut map, "class", names.class_value(file.class))?;
         add_member(&mut map, "class_name", names.class_name(file.class))?;
-        file.ends.write(&mut map)?;
+        file.ends.write_members(&mut map)?;
         if let Some(record) = file.description().filter(|_| policy.has_single_message) {
             record.write_fields(&mut map)?;
         }
@@ -87,7 +87,7 @@ impl IndexFile {
     }
 
     /// Writes the buffered lines to the index file.
-    pub(super) fn write(&mut self) -> Result<(), Failure> {
+    pub(super) fn flush(&mut self) -> Result<(), Failure> {
         self.0.flush()
     }
 }

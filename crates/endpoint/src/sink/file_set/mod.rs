@@ -28,14 +28,14 @@ pub(crate) use output_file::{FileKey, OutputFile};
 
 /// Maximum number of missing bytes that are written as zeros to one file. The limit prevents peers
 /// that forge sequence numbers from creating huge files.
-pub(crate) const FILL_BYTES_MAX: u64 = 16 << 20;
+pub(crate) const ZERO_FILL_BYTES_MAX: u64 = 16 << 20;
 
 /// Maximum memory, in bytes, for the message descriptions of all unfinished files. A limit is
 /// needed because peers determine the lengths of descriptions.
 const DESCRIPTION_BYTES_MAX: usize = 64 << 20;
 
 /// The parameter `open` of a sink with a file set. It limits the number of open files.
-pub(crate) const OPEN_FILES_PARAMETER: Parameter = Parameter::named(
+pub(crate) const OPEN_FILES_PARAMETER: Parameter = Parameter::with_default(
     "open",
     ParameterType::Number { low: 1, high: 100_000 },
     "256",
@@ -43,7 +43,7 @@ pub(crate) const OPEN_FILES_PARAMETER: Parameter = Parameter::named(
 );
 
 /// The parameter `sessions` of a sink with a file set. It limits the number of unfinished files.
-pub(crate) const SESSIONS_PARAMETER: Parameter = Parameter::named(
+pub(crate) const SESSIONS_PARAMETER: Parameter = Parameter::with_default(
     "sessions",
     ParameterType::Number { low: 1, high: 100_000_000 },
     "65536",
@@ -103,7 +103,7 @@ impl FileSet {
     ) -> Result<Self, Failure> {
         let (directory, index) = Directory::open(path, (opening.rollback_log, opening.readers))?;
         Ok(Self {
-            index: IndexFile::new(index, directory.target(INDEX_FILE_NAME)),
+            index: IndexFile::new(index, directory.path_for_messages(INDEX_FILE_NAME)),
             directory,
             names: ClassNames::new(opening),
             policy,
@@ -124,13 +124,13 @@ impl FileSet {
     }
 
     /// Returns the path of the directory, for use in messages.
-    pub(crate) fn target(&self) -> String {
-        self.directory.target("")
+    pub(crate) fn path_for_messages(&self) -> String {
+        self.directory.path_for_messages("")
     }
 
     /// Returns a report with these rows and the number of files.
     pub(crate) fn report(&self, rows: Report) -> Report {
-        let done = format!("written to {}", self.target().trim_end_matches('/'));
+        let done = format!("written to {}", self.path_for_messages().trim_end_matches('/'));
         let mut report = rows.with_delivered_items(self.created, "file", done);
         report.remarks.extend_from_slice(self.index.remarks());
         report
@@ -190,7 +190,7 @@ impl FileSet {
         bytes: &[u8],
     ) -> Result<(), Failure> {
         let Some(mut disk) = file.disk.take() else { return Ok(()) };
-        let outcome = self.append(&mut disk, file.pending_zeros, bytes);
+        let outcome = self.append_to_disk_file(&mut disk, file.pending_zeros, bytes);
         if outcome.is_ok() {
             file.filled += std::mem::take(&mut file.pending_zeros);
         }
@@ -203,14 +203,14 @@ impl FileSet {
     /// [`OutputFile::update_for_block`], which counts the missing bytes.
     ///
     /// Does nothing unless the policy fills holes, all earlier holes of the file are filled, and
-    /// the file has at most [`FILL_BYTES_MAX`] such zeros, including the new ones.
+    /// the file has at most [`ZERO_FILL_BYTES_MAX`] such zeros, including the new ones.
     pub(crate) fn fill_missing_bytes(
         &mut self,
         file: &mut OutputFile,
         length: u64,
     ) -> Result<(), Failure> {
         let zeros = file.filled + file.pending_zeros;
-        let is_filled = file.missing == zeros && zeros + length <= FILL_BYTES_MAX;
+        let is_filled = file.missing == zeros && zeros + length <= ZERO_FILL_BYTES_MAX;
         if !self.policy.fills_holes || length == 0 || !is_filled {
             return Ok(());
         }
@@ -236,21 +236,23 @@ impl FileSet {
         while let Some((_, key)) = self.by_use.first_key_value() {
             self.finish_file(*key)?;
         }
-        self.index.write()
+        self.index.flush()
     }
 
     /// Writes the buffered lines of the index.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
-        self.index.write()
+        self.index.flush()
     }
 
     fn create_file(&mut self, details: &str) -> Result<DiskFile, Failure> {
         let suffix = self.policy.suffix;
         let (file, name) = self
-            .open_within_limit(|directory| directory.create(details, suffix))
-            .map_err(|error| failure_from_io_error("make a file in", &self.target(), &error))?;
+            .open_within_limit(|directory| directory.create_next_file(details, suffix))
+            .map_err(|error| {
+                failure_from_io_error("make a file in", &self.path_for_messages(), &error)
+            })?;
         let identity = FileIdentity::of_file(&file).map_err(|error| {
-            failure_from_io_error("look at", &self.directory.target(&name), &error)
+            failure_from_io_error("look at", &self.directory.path_for_messages(&name), &error)
         })?;
         self.created += 1;
         let digest = self.policy.has_digests.then(Sha256::default);
@@ -258,13 +260,22 @@ impl FileSet {
     }
 
     /// Appends `zeros` zero bytes, and then `bytes`, to a file. Reopens the file if it is closed.
-    fn append(&mut self, disk: &mut DiskFile, zeros: u64, bytes: &[u8]) -> Result<(), Failure> {
+    fn append_to_disk_file(
+        &mut self,
+        disk: &mut DiskFile,
+        zeros: u64,
+        bytes: &[u8],
+    ) -> Result<(), Failure> {
         let mut file = match disk.open.take() {
             Some(file) => file,
             None => self
                 .open_within_limit(|directory| directory.reopen(&disk.name, disk.identity))
                 .map_err(|error| {
-                    failure_from_io_error("open", &self.directory.target(&disk.name), &error)
+                    failure_from_io_error(
+                        "open",
+                        &self.directory.path_for_messages(&disk.name),
+                        &error,
+                    )
                 })?,
         };
         let outcome = extend_file(&mut file, disk, zeros, bytes);
@@ -278,7 +289,7 @@ impl FileSet {
             disk.digest = None;
         }
         outcome.map_err(|error| {
-            failure_from_io_error("write", &self.directory.target(&disk.name), &error)
+            failure_from_io_error("write", &self.directory.path_for_messages(&disk.name), &error)
         })
     }
 

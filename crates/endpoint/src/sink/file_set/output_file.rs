@@ -158,7 +158,7 @@ impl OutputFile {
 
     /// Marks a direction of the file as ended: the direction to which this block belongs.
     pub(crate) fn end_direction(&mut self, block: &Block<'_>) {
-        let is_broken = block.context.flags.contains(BlockFlags::END_MASK);
+        let is_broken = block.context.flags.contains(BlockFlags::SESSION_END_MASK);
         let direction = self.direction_state(block);
         direction.ended = true;
         direction.is_broken |= is_broken;

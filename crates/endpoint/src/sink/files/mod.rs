@@ -8,8 +8,8 @@
 //! counts lost bytes in either case.
 
 use super::file_set::{
-    FILL_BYTES_MAX, FileKey, FileSet, FileSetPolicy, OPEN_FILES_PARAMETER, OutputFile,
-    SESSIONS_PARAMETER,
+    FileKey, FileSet, FileSetPolicy, OPEN_FILES_PARAMETER, OutputFile, SESSIONS_PARAMETER,
+    ZERO_FILL_BYTES_MAX,
 };
 use crate::entry::is_standard_output;
 use crate::{Failure, OpenArguments, Sink, SinkEntry};
@@ -48,15 +48,20 @@ remembered at a time; a session that was forgotten continues in another file.",
     example: "replay web.pcap | tcp | http |get files out/",
     state: StateFacts::NONE.with_worker_rule(|_| WorkerRule::Directory("dir")),
     parameters: &[
-        Parameter::named("dir", ParameterType::Path, "files/", "the directory to write into")
-            .positional(),
-        Parameter::named(
+        Parameter::with_default(
+            "dir",
+            ParameterType::Path,
+            "files/",
+            "the directory to write into",
+        )
+        .positional(),
+        Parameter::with_default(
             "per",
             ParameterType::OneOf(&["auto", "session", "connection", "message", "block"]),
             "auto",
             "unit that gets a file of its own",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "holes",
             ParameterType::OneOf(&["zero", "skip"]),
             "zero",
@@ -68,7 +73,7 @@ remembered at a time; a session that was forgotten continues in another file.",
     ..Description::SINK_DEFAULTS
 };
 
-const _: () = assert!(FILL_BYTES_MAX == 16 << 20, "the help text states this value");
+const _: () = assert!(ZERO_FILL_BYTES_MAX == 16 << 20, "the help text states this value");
 
 /// The catalog entry of `files`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&FILES, open).with_file_writes();
@@ -236,10 +241,10 @@ impl FilesSink {
         let (ended, is_over) = match self.unit {
             // The end of a stream also ends an unfinished message.
             FileUnit::Message => {
-                (flags.contains(BlockFlags::LAST), flags.contains(BlockFlags::END))
+                (flags.contains(BlockFlags::LAST), flags.contains(BlockFlags::SESSION_END))
             }
             _ => (
-                flags.contains(BlockFlags::END)
+                flags.contains(BlockFlags::SESSION_END)
                     || key == FileKey::Unassigned && flags.contains(BlockFlags::LAST),
                 false,
             ),

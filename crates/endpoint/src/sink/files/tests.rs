@@ -27,9 +27,9 @@ fn session_block(session: u32, flags: u16, bytes: &[u8]) -> Block<'_> {
 }
 
 const FIRST_FLAG: u16 = BlockFlags::FIRST.0;
-const LAST_BLOCK: u16 = BlockFlags::LAST.0;
-const BACKWARD: u16 = BlockFlags::BACKWARD.0;
-const END_FLAG: u16 = BlockFlags::END.0;
+const LAST_FLAG: u16 = BlockFlags::LAST.0;
+const BACKWARD_FLAG: u16 = BlockFlags::BACKWARD.0;
+const END_FLAG: u16 = BlockFlags::SESSION_END.0;
 
 /// Returns the names and contents of all files in a directory except the index.
 fn file_contents(dir: &str) -> Vec<(String, String)> {
@@ -66,8 +66,13 @@ fn h10_each_direction_of_a_session_has_its_own_file() {
     let mut later = session_block(7, 0, b"c");
     later.context.time = TEST_TIME + 5;
     let (first, alone) = (session_block(7, FIRST_FLAG, b"a"), session_block(0, FIRST_FLAG, b"x"));
-    let blocks =
-        [first, session_block(7, BACKWARD, b"b"), later, alone, session_block(7, END_FLAG, b"d")];
+    let blocks = [
+        first,
+        session_block(7, BACKWARD_FLAG, b"b"),
+        later,
+        alone,
+        session_block(7, END_FLAG, b"d"),
+    ];
     files.consume(&batch_from_blocks(&blocks), 0).unwrap();
     let rows = files.finish().unwrap().rows;
     let expected = [("files", 3), ("blocks", 5), ("bytes", 5)].map(|(n, v)| (n.to_owned(), v));
@@ -102,8 +107,8 @@ fn fragments_without_a_session_share_a_file_until_the_last() {
     let blocks = [
         session_block(0, FIRST_FLAG, b"a"),
         session_block(0, 0, b"b"),
-        session_block(0, LAST_BLOCK, b"c"),
-        session_block(0, FIRST_FLAG | LAST_BLOCK, b"d"),
+        session_block(0, LAST_FLAG, b"c"),
+        session_block(0, FIRST_FLAG | LAST_FLAG, b"d"),
         session_block(0, 0, b"e"),
         session_block(0, FIRST_FLAG, b"f"),
         session_block(0, 0, b"g"),
@@ -117,9 +122,9 @@ fn fragments_without_a_session_share_a_file_until_the_last() {
 fn per_parameter_selects_unit_of_files() {
     let blocks = [
         session_block(1, FIRST_FLAG, b"a"),
-        session_block(1, BACKWARD | FIRST_FLAG | LAST_BLOCK, b"b"),
-        session_block(2, FIRST_FLAG | LAST_BLOCK, b"c"),
-        session_block(1, LAST_BLOCK, b"d"),
+        session_block(1, BACKWARD_FLAG | FIRST_FLAG | LAST_FLAG, b"b"),
+        session_block(2, FIRST_FLAG | LAST_FLAG, b"c"),
+        session_block(1, LAST_FLAG, b"d"),
         session_block(1, FIRST_FLAG, b"e"),
     ];
     for (per, form, expected, complete) in [
@@ -162,9 +167,9 @@ fn message_without_beginning_is_incomplete() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Message);
     let blocks = [
-        session_block(1, LAST_BLOCK, b"tail"),
+        session_block(1, LAST_FLAG, b"tail"),
         session_block(1, FIRST_FLAG, b"one"),
-        session_block(1, FIRST_FLAG | LAST_BLOCK, b"two"),
+        session_block(1, FIRST_FLAG | LAST_FLAG, b"two"),
     ];
     files.consume(&batch_from_blocks(&blocks), 0).unwrap();
     files.finish().unwrap();
@@ -206,7 +211,7 @@ fn request_record() -> Vec<u8> {
 }
 
 /// Returns the block with session 1 and these flags.
-fn with_flags(block: Block<'_>, flags: u16) -> Block<'_> {
+fn with_session_and_flags(block: Block<'_>, flags: u16) -> Block<'_> {
     let mut block = block;
     (block.context.session, block.context.flags) = (1, BlockFlags(flags));
     block
@@ -218,15 +223,15 @@ fn index_contains_message_descriptions() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Message);
     let request = request_record();
-    let first = with_flags(description_block(&request), FIRST_FLAG);
+    let first = with_session_and_flags(description_block(&request), FIRST_FLAG);
     let blocks = [
         first,
         session_block(1, FIRST_FLAG, b"one"),
-        with_flags(description_block(&request), FIRST_FLAG | LAST_BLOCK | BACKWARD),
-        session_block(1, LAST_BLOCK, b"two"),
+        with_session_and_flags(description_block(&request), FIRST_FLAG | LAST_FLAG | BACKWARD_FLAG),
+        session_block(1, LAST_FLAG, b"two"),
         first,
-        with_flags(hole_block(0), LAST_BLOCK),
-        with_flags(description_block(&request), FIRST_FLAG | LAST_BLOCK),
+        with_session_and_flags(hole_block(0), LAST_FLAG),
+        with_session_and_flags(description_block(&request), FIRST_FLAG | LAST_FLAG),
     ];
     files.consume(&batch_from_blocks(&blocks), 0).unwrap();
     let rows = files.finish().unwrap().rows;
@@ -260,16 +265,16 @@ fn index_marks_decoded_bodies() {
             w.add_text(Field::ContentEncoding, b"gzip")
         }),
     );
-    let begin = |record| with_flags(description_block(record), FIRST_FLAG);
+    let begin = |record| with_session_and_flags(description_block(record), FIRST_FLAG);
     let decoded = BlockFlags::DECODED.0;
     let blocks = [
         begin(&plain),
-        session_block(1, LAST_BLOCK, b"plain"),
+        session_block(1, LAST_FLAG, b"plain"),
         begin(&coded),
-        session_block(1, LAST_BLOCK, b"coded"),
+        session_block(1, LAST_FLAG, b"coded"),
         begin(&coded),
         session_block(1, decoded, b"a text "),
-        session_block(1, LAST_BLOCK | decoded, b"whole"),
+        session_block(1, LAST_FLAG | decoded, b"whole"),
         begin(&coded),
         session_block(1, END_FLAG | decoded, b"a text in part"),
     ];
@@ -281,7 +286,7 @@ fn index_marks_decoded_bodies() {
 }
 
 #[test]
-fn message_described_as_incomplete_is_incomplete() {
+fn index_marks_message_described_as_incomplete() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Message);
@@ -290,7 +295,10 @@ fn message_described_as_incomplete_is_incomplete() {
     });
     files
         .consume(
-            &batch_from_blocks(&[with_flags(description_block(&cut), FIRST_FLAG | LAST_BLOCK)]),
+            &batch_from_blocks(&[with_session_and_flags(
+                description_block(&cut),
+                FIRST_FLAG | LAST_FLAG,
+            )]),
             0,
         )
         .unwrap();
@@ -307,11 +315,11 @@ fn message_truncated_by_end_of_stream_is_incomplete() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Message);
     let request = request_record();
-    let first = with_flags(description_block(&request), FIRST_FLAG);
+    let first = with_session_and_flags(description_block(&request), FIRST_FLAG);
     files.consume(&batch_from_blocks(&[first, session_block(1, END_FLAG, b"half")]), 0).unwrap();
     assert_eq!(files.file_set.file_counts(), (0, 0));
     files
-        .consume(&batch_from_blocks(&[first, session_block(1, LAST_BLOCK | END_FLAG, b"whole")]), 0)
+        .consume(&batch_from_blocks(&[first, session_block(1, LAST_FLAG | END_FLAG, b"whole")]), 0)
         .unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["half", "whole"]);
@@ -334,7 +342,7 @@ fn lost_bytes_are_zero_filled_or_skipped_and_counted() {
             frameless_block(b"b"),
             hole_block(0),
         ]
-        .map(|block| with_flags(block, 0));
+        .map(|block| with_session_and_flags(block, 0));
         files.consume(&batch_from_blocks(&blocks), 0).unwrap();
         let blocks = [session_block(2, 0, b"x")].into_iter();
         let blocks: Vec<_> = blocks
@@ -348,7 +356,7 @@ fn lost_bytes_are_zero_filled_or_skipped_and_counted() {
             .consume(
                 &batch_from_blocks(&[
                     session_block(2, 0, b"y"),
-                    with_flags(hole_block(9), BACKWARD | END_FLAG),
+                    with_session_and_flags(hole_block(9), BACKWARD_FLAG | END_FLAG),
                 ]),
                 0,
             )
@@ -392,10 +400,10 @@ fn connection_file_ends_with_both_directions() {
     let mut files = files_sink(&out, &[("per", "connection")], Form::Stream);
     let blocks = [
         session_block(1, FIRST_FLAG, b"ask"),
-        with_flags(hole_block(0), END_FLAG),
-        session_block(1, FIRST_FLAG | BACKWARD, b"answer"),
-        with_flags(hole_block(0), BACKWARD | END_FLAG),
-        with_flags(hole_block(0), END_FLAG),
+        with_session_and_flags(hole_block(0), END_FLAG),
+        session_block(1, FIRST_FLAG | BACKWARD_FLAG, b"answer"),
+        with_session_and_flags(hole_block(0), BACKWARD_FLAG | END_FLAG),
+        with_session_and_flags(hole_block(0), END_FLAG),
     ];
     files.consume(&batch_from_blocks(&blocks), 0).unwrap();
     assert_eq!(files.file_set.file_counts(), (0, 0));
@@ -409,7 +417,7 @@ fn connection_file_ends_with_both_directions() {
         )
         .unwrap();
     let mut alone = session_block(4, FIRST_FLAG | END_FLAG, b"one way");
-    alone.marks = Marks::bare(7);
+    alone.marks = Marks::for_plain_block(7);
     files.consume(&batch_from_blocks(&[alone]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["askanswer", "half", "no beginning", "one way"]);
@@ -424,14 +432,14 @@ fn session_file_counts_its_messages() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[("per", "session")], Form::Message);
     let request = request_record();
-    let first = with_flags(description_block(&request), FIRST_FLAG);
+    let first = with_session_and_flags(description_block(&request), FIRST_FLAG);
     files
         .consume(
             &batch_from_blocks(&[
                 first,
-                session_block(1, LAST_BLOCK, b"one"),
+                session_block(1, LAST_FLAG, b"one"),
                 first,
-                session_block(1, LAST_BLOCK, b"two"),
+                session_block(1, LAST_FLAG, b"two"),
             ]),
             0,
         )
@@ -453,8 +461,8 @@ fn finished_messages_use_no_file_or_state() {
     let request = request_record();
     for _ in 0..500 {
         let message = [
-            with_flags(description_block(&request), FIRST_FLAG),
-            session_block(1, LAST_BLOCK, b"short"),
+            with_session_and_flags(description_block(&request), FIRST_FLAG),
+            session_block(1, LAST_FLAG, b"short"),
         ];
         let blocks: Vec<_> = message.into_iter().cycle().take(40).collect();
         files.consume(&batch_from_blocks(&blocks), 0).unwrap();
@@ -518,7 +526,7 @@ fn memory_for_long_descriptions_is_bounded() {
     let mut record = request_record();
     record.extend_from_slice(&long);
     for session in 1..=200 {
-        let mut first = with_flags(description_block(&record), FIRST_FLAG);
+        let mut first = with_session_and_flags(description_block(&record), FIRST_FLAG);
         first.context.session = session;
         files.consume(&batch_from_blocks(&[first]), 0).unwrap();
     }

@@ -6,21 +6,21 @@
 //! of a file. A frame with another link type is a failure, because no frame may be lost silently.
 
 mod deduplication;
-mod in_place;
-mod split;
+mod in_place_records;
+mod split_pcap;
 
 use super::buffered_output::BufferedOutputFile;
 use super::file_set::{OPEN_FILES_PARAMETER, SESSIONS_PARAMETER};
 use crate::entry::is_file_standard_output;
-use crate::source::kernel::in_place::FramesInPlace;
+use crate::source::kernel::frames_in_place::FramesInPlace;
 use crate::{DropReason, Failure, OpenArguments, Sink, SinkEntry};
 use deduplication::FrameDeduplication;
 use filter::{
     Amount, Batch, Block, Description, Form, Forms, Parameter, ParameterType, Report,
     StandardOutput, StateFacts, Time, WorkerRule,
 };
-use in_place::InPlaceSources;
-use split::SplitPcap;
+use in_place_records::InPlaceSources;
+use split_pcap::SplitPcap;
 use std::sync::Arc;
 use wire::capture::write;
 use wire::link::LinkType;
@@ -59,7 +59,7 @@ is all frames with the same addresses, ports and protocol, including frames with
             ParameterType::Path,
             "the file to write; - is standard output; with `per`, the directory",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "per",
             ParameterType::OneOf(&["all", "connection", "session"]),
             "all",
@@ -87,7 +87,7 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&PCAP, open)
     });
 
 #[derive(Debug)]
-struct Pcap {
+struct PcapSink {
     out: BufferedOutputFile,
     /// Link type of the capture file, or `None` until the file's header is in the buffer.
     link: Option<LinkType>,
@@ -105,13 +105,13 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     if out.is_interactive() {
         let why = "it is a terminal, and a capture is not text";
         let hint = "name a file, or use `print` to look at the blocks";
-        return Err(Failure::new("write", out.target(), why).with_hint(hint));
+        return Err(Failure::new("write", out.name_for_messages(), why).with_hint(hint));
     }
     let out = out.with_stop_limit(&opening.stopped);
-    Ok(Box::new(Pcap { out, link: None, frames, in_place: InPlaceSources::default() }))
+    Ok(Box::new(PcapSink { out, link: None, frames, in_place: InPlaceSources::default() }))
 }
 
-impl Sink for Pcap {
+impl Sink for PcapSink {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         if let Some(frames) = self.in_place.find_batch_frames(batch) {
             return self.write_in_place(batch, &frames);
@@ -147,12 +147,12 @@ impl Sink for Pcap {
             self.write_header(LinkType::ETHERNET);
         }
         self.out.flush()?;
-        let rows = self.frames.rows(self.out.items_written(), self.out.target())?;
+        let rows = self.frames.rows(self.out.items_written(), self.out.name_for_messages())?;
         Ok(self.out.report(rows, "packet"))
     }
 
     fn amount_written(&self) -> Option<Amount> {
-        Some(self.out.written())
+        Some(self.out.amount_written())
     }
 
     fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
@@ -160,7 +160,7 @@ impl Sink for Pcap {
     }
 }
 
-impl Pcap {
+impl PcapSink {
     fn check_link_type(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         let link = LinkType(block.marks.link).file_link_type();
         match self.link {
@@ -172,13 +172,13 @@ impl Pcap {
             Some(first) => {
                 // The frames before this one are written before the sink fails.
                 self.out.flush()?;
-                Err(link_type_failure(self.out.target(), first, link))
+                Err(link_type_failure(self.out.name_for_messages(), first, link))
             }
         }
     }
 
     fn write_header(&mut self, link: LinkType) {
-        self.out.buffer().extend_from_slice(&write::file_header(link));
+        self.out.buffer().extend_from_slice(&write::encode_file_header(link));
         self.link = Some(link);
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn complete_checksum(link: LinkType, frame: &mut [u8]) -> Option<()> 
     }
     let (at, pseudo) = Flow::checksum_location(&layers, frame)?;
     frame.get_mut(at..at + 2)?.fill(0);
-    let sum = pseudo.with(layers.transport(frame)?).checksum();
+    let sum = pseudo.with_bytes(layers.transport(frame)?).checksum();
     // 0 would mean that there is no checksum (RFC 768); TCP accepts both forms of zero.
     let sum = if sum == 0 && layers.protocol == Some(protocol::UDP) { 0xffff } else { sum };
     frame.get_mut(at..at + 2)?.copy_from_slice(&sum.to_be_bytes());

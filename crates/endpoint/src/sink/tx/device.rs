@@ -4,11 +4,11 @@
 //! the queueing discipline (`qdisc=no`), an AF_XDP ring and a packet socket have the same effect.
 //! The final report names the transmitter in use.
 
-use super::ring::Ring;
+use super::ring::XdpTxRing;
 use crate::{Failure, OpenArguments, interface};
 use std::sync::Arc;
 use std::time::Duration;
-use sys::memory::Lender;
+use sys::memory::SegmentLender;
 use sys::net::{Interface, RouteSocket};
 use sys::packet::{PacketSender, QdiscMode, SendReport};
 use sys::rollback::StepResource;
@@ -30,7 +30,7 @@ pub(super) enum Transmitter {
     /// A packet socket that sends the frames.
     Socket(PacketSender),
     /// An AF_XDP ring that sends the frames.
-    Ring(Box<Ring>),
+    Ring(Box<XdpTxRing>),
 }
 
 impl TxDevice {
@@ -47,16 +47,17 @@ impl TxDevice {
         if by == "xdp" && qdisc == QdiscMode::Through {
             let why = "AF_XDP bypasses the queueing discipline";
             return Err(
-                Failure::new(CALL_SEND, name, why).with_hint("write `qdisc=no` with `by=xdp`")
+                Failure::new(SEND_VERB, name, why).with_hint("write `qdisc=no` with `by=xdp`")
             );
         }
         interface::run_in_namespace(arguments.text("netns"), || {
-            let failed = |error| interface::socket_failure(CALL_SEND, name, &error);
-            let step = |what| opening.rollback_log.announce(StepResource::Descriptor, what);
+            let failed = |error| interface::socket_failure(SEND_VERB, name, &error);
+            let step =
+                |what| opening.rollback_log.announce_creation(StepResource::Descriptor, what);
             step("a netlink socket").map_err(failed)?;
             let (found, link) = match name {
-                "" => interface::find_only_interface(CALL_SEND)?,
-                name => interface::find_interface_by_name(CALL_SEND, name)?,
+                "" => interface::find_only_interface(SEND_VERB)?,
+                name => interface::find_interface_by_name(SEND_VERB, name)?,
             };
             let name = if name.is_empty() { &found.name } else { name };
             step("a socket that sends").map_err(failed)?;
@@ -85,16 +86,16 @@ impl TxDevice {
 
     /// Drops the frame that the device has rejected from the AF_XDP ring, with all frames after it.
     /// The caller must send the frames after it again. Does nothing for a packet socket.
-    pub(super) fn skip_rejected(&mut self) {
+    pub(super) fn drop_rejected_frame(&mut self) {
         if let Transmitter::Ring(ring) = &mut self.transmitter {
             // A broken ring fails at the next send.
-            let _ = ring.skip_rejected();
+            let _ = ring.drop_rejected_frame();
         }
     }
 
     /// Waits until the socket has room, for at most `limit`; returns false on a timeout. For an
     /// AF_XDP ring, which cannot be polled, returns true immediately.
-    pub(super) fn wait_writable(&self, limit: Duration) -> bool {
+    pub(super) fn wait_until_writable(&self, limit: Duration) -> bool {
         match &self.transmitter {
             Transmitter::Socket(sender) => sys::poll::wait_until_writable(sender, limit),
             // Polling an AF_XDP socket triggers transmission, and its errors would be lost.
@@ -112,20 +113,24 @@ impl TxDevice {
 /// Opens an AF_XDP ring on an interface. The ring shares the memory of a source in `lent` if
 /// possible, which avoids copies. Otherwise, it allocates its own memory. Fails if the interface
 /// has no Ethernet header.
-fn open_ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Result<Ring> {
+fn open_ring(
+    found: &Interface,
+    link: LinkType,
+    lent: &[Arc<dyn SegmentLender>],
+) -> sys::Result<XdpTxRing> {
     if link != LinkType::ETHERNET {
         let target = format!("interface {}, which has no Ethernet header", found.name);
         return Err(sys::Error::new("bind", target, EOPNOTSUPP));
     }
     let shared = lent.iter().filter_map(sys::xdp::Frames::from_lender);
     for frames in shared {
-        if let Ok(ring) = Ring::open(&frames, found, RouteSocket::open()?) {
+        if let Ok(ring) = XdpTxRing::open(&frames, found, RouteSocket::open()?) {
             return Ok(ring);
         }
     }
-    Ring::open_with_own_memory(found, RouteSocket::open()?)
+    XdpTxRing::open_with_own_memory(found, RouteSocket::open()?)
 }
 
 /// Verb in failure messages of the sink, as in "cannot send through eth0".
-const CALL_SEND: &str = "send through";
+const SEND_VERB: &str = "send through";
 const EOPNOTSUPP: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();

@@ -56,13 +56,13 @@ It needs CAP_NET_RAW; `streamline doctor` shows missing rights.",
             "the interface to send through; by default the only one",
         )
         .positional(),
-        Parameter::named(
+        Parameter::with_default(
             "qdisc",
             ParameterType::Flag,
             "yes",
             "pass the queueing discipline of the interface",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "by",
             ParameterType::OneOf(&["any", "packet", "xdp"]),
             "any",
@@ -85,9 +85,9 @@ const QUEUE_ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 /// Shortest pause between two attempts to send when the queue is full. Pauses are needed because
 /// the kernel does not notify a sender that a full queue has room again. At 1 Gbit/s, two frames of
 /// 1,500 bytes take 25 µs.
-const PAUSE_MIN: Duration = Duration::from_micros(25);
+const SEND_RETRY_PAUSE_MIN: Duration = Duration::from_micros(25);
 /// Longest pause between two attempts to send when the queue is full.
-const PAUSE_MAX: Duration = Duration::from_millis(1);
+const SEND_RETRY_PAUSE_MAX: Duration = Duration::from_millis(1);
 
 const EMSGSIZE: i32 = rustix::io::Errno::MSGSIZE.raw_os_error();
 const ENOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
@@ -317,13 +317,15 @@ impl TxSink {
                     self.has_timed_out = true;
                     UnsentReason::QueueFull
                 }
-                Some(SendStopReason::Refused(ENXIO | ENODEV)) => return Err(self.removed_failure()),
+                Some(SendStopReason::Refused(ENXIO | ENODEV)) => {
+                    return Err(self.failure_for_removed_interface());
+                }
                 Some(SendStopReason::Refused(EMSGSIZE)) => UnsentReason::TooLong,
                 Some(SendStopReason::Refused(ENETDOWN)) => UnsentReason::Down,
                 Some(SendStopReason::Refused(ENOBUFS)) => UnsentReason::QueueFull,
                 Some(SendStopReason::Refused(_)) => UnsentReason::Refused,
             };
-            self.device.skip_rejected();
+            self.device.drop_rejected_frame();
             self.count_dropped(why, outgoing.views.get(next).copied().unwrap_or(0));
             next += 1;
         }
@@ -336,7 +338,7 @@ impl TxSink {
         }
     }
 
-    fn removed_failure(&self) -> Failure {
+    fn failure_for_removed_interface(&self) -> Failure {
         let why = format!("the interface was removed after {} frames", self.sent.blocks);
         Failure::new("send through", &self.device.name, why)
     }
@@ -365,11 +367,11 @@ impl Backoff {
         if self.waited >= wait_max {
             return false;
         }
-        self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+        self.pause = (self.pause * 2).clamp(SEND_RETRY_PAUSE_MIN, SEND_RETRY_PAUSE_MAX);
         self.waited += self.pause;
         // If the socket is already writable, only the device has no room. The kernel does not
         // signal when the device has room again.
-        if device.wait_writable(self.pause) {
+        if device.wait_until_writable(self.pause) {
             std::thread::sleep(self.pause);
         }
         true

@@ -37,7 +37,7 @@ const ENOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
 
 /// An AF_XDP transmitter on one interface.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct XdpTxRing {
     sender: XdpSender,
     links: RouteSocket,
     index: u32,
@@ -57,7 +57,7 @@ pub(super) struct Ring {
     in_place: VecDeque<bool>,
 }
 
-impl Ring {
+impl XdpTxRing {
     /// Opens a transmitter on an interface. It sends from the frame buffers `frames`, for example
     /// those that a source lends.
     pub(super) fn open(
@@ -92,7 +92,7 @@ impl Ring {
     }
 
     /// Sends frames in order until the kernel rejects one. The caller must send the rejected frame
-    /// again, or drop it with [`Ring::skip_rejected`].
+    /// again, or drop it with [`XdpTxRing::drop_rejected_frame`].
     pub(super) fn send(&mut self, frames: &[&[u8]]) -> SendReport {
         self.refresh_mtu();
         let mut stopped = None;
@@ -111,35 +111,40 @@ impl Ring {
                     stopped = Some(SendStopReason::NoRoom(EAGAIN));
                     break;
                 }
-                Err(error) => return self.report(0, Some(SendStopReason::Refused(error.errno))),
+                Err(error) => {
+                    return self.record_sent_frames(0, Some(SendStopReason::Refused(error.errno)));
+                }
             }
         }
         let mut all = 0;
         loop {
             let pushed = match self.sender.push() {
                 Ok(pushed) => pushed,
-                Err(error) => return self.report(all, Some(SendStopReason::Refused(error.errno))),
+                Err(error) => {
+                    return self
+                        .record_sent_frames(all, Some(SendStopReason::Refused(error.errno)));
+                }
             };
             all += pushed.taken;
             self.retries += u64::from(pushed.refused && pushed.lost == 0);
             if pushed.lost > 0 {
                 // The frame is lost together with its ring entry, so it counts as dropped.
-                let outcome = self.report(all, Some(SendStopReason::Refused(ENOBUFS)));
-                self.skip_rejected().ok();
+                let outcome = self.record_sent_frames(all, Some(SendStopReason::Refused(ENOBUFS)));
+                self.drop_rejected_frame().ok();
                 return outcome;
             }
             if self.sender.queued_packet_count() == 0 {
-                return self.report(all, stopped);
+                return self.record_sent_frames(all, stopped);
             }
             if pushed.taken == 0 {
-                return self.report(all, Some(SendStopReason::NoRoom(EAGAIN)));
+                return self.record_sent_frames(all, Some(SendStopReason::NoRoom(EAGAIN)));
             }
         }
     }
 
     /// Drops the frame that the last call to `send` could not send. The frames queued after it are
     /// removed from the ring too, and must be sent again.
-    pub(super) fn skip_rejected(&mut self) -> sys::Result<()> {
+    pub(super) fn drop_rejected_frame(&mut self) -> sys::Result<()> {
         self.queued = 0;
         self.in_place.clear();
         self.sender.withdraw().map(drop)
@@ -160,7 +165,7 @@ impl Ring {
         self.sender.in_flight_frame_count()
     }
 
-    fn report(&mut self, frames: usize, stopped: Option<SendStopReason>) -> SendReport {
+    fn record_sent_frames(&mut self, frames: usize, stopped: Option<SendStopReason>) -> SendReport {
         self.queued = self.queued.saturating_sub(frames);
         for in_place in self.in_place.drain(..frames.min(self.in_place.len())) {
             self.sent_in_place += u64::from(in_place);
@@ -170,7 +175,7 @@ impl Ring {
     }
 
     fn queue_frame(&mut self, frame: &[u8]) -> sys::Result<bool> {
-        let extent = self.sender.frames().find(frame);
+        let extent = self.sender.frames().find_descriptor(frame);
         let is_queued =
             self.sender.enqueue(extent.map_or(TxPacket::Copied(frame), TxPacket::InPlace))?;
         if is_queued {

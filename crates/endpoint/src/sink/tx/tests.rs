@@ -14,14 +14,14 @@ use filter::{BatchMemory, Columns};
 use testkit::Frame;
 use testkit::net::{
     CLIENT_DEVICE, DevicePairSettings, Namespace, NamespacePair, SERVER_DEVICE, WAIT_TIMEOUT,
-    counters, wait_until,
+    device_counters, wait_until,
 };
 
 /// Creates a veth pair without addresses, and pins the calling thread, which sends the frames, to
 /// one CPU. Returns `None` if this machine does not permit veth pairs. A veth end delivers frames
 /// through a queue of the sending CPU, and a queueing discipline sends on the CPU that armed its
 /// timer. Frames sent on two CPUs could therefore arrive out of order.
-fn silent_pair() -> Option<NamespacePair> {
+fn veth_pair_without_addresses() -> Option<NamespacePair> {
     let processors = sys::process::allowed_processors().unwrap();
     sys::process::pin_to_processor(processors[0]).unwrap();
     NamespacePair::new(DevicePairSettings { addresses: false, ..DevicePairSettings::default() })
@@ -29,13 +29,13 @@ fn silent_pair() -> Option<NamespacePair> {
 
 /// Arguments of `tx` that select the transmitter: a packet socket with queueing discipline, a
 /// packet socket without it, or an AF_XDP ring.
-type Transmitter = &'static [(&'static str, &'static str)];
-const QUEUEING_SOCKET: Transmitter = &[];
-const BYPASSING_SOCKET: Transmitter = &[("qdisc", "no"), ("by", "packet")];
-const XDP_RING: Transmitter = &[("qdisc", "no"), ("by", "xdp")];
+type TransmitterArguments = &'static [(&'static str, &'static str)];
+const QUEUEING_SOCKET: TransmitterArguments = &[];
+const BYPASSING_SOCKET: TransmitterArguments = &[("qdisc", "no"), ("by", "packet")];
+const XDP_RING: TransmitterArguments = &[("qdisc", "no"), ("by", "xdp")];
 
 /// Returns all transmitters that this machine supports.
-fn supported_transmitters(space: &Namespace) -> Vec<Transmitter> {
+fn supported_transmitters(space: &Namespace) -> Vec<TransmitterArguments> {
     let ring = space.run_in_network_namespace(sys::probe::probe_xdp_socket);
     let ring = ring.or_else(|why| testkit::need::report_skip(&why.to_string()).ok_or(why));
     [QUEUEING_SOCKET, BYPASSING_SOCKET].into_iter().chain(ring.ok().map(|()| XDP_RING)).collect()
@@ -48,7 +48,7 @@ fn open_tx(space: &Namespace, form: Form) -> Result<Box<dyn Sink>, Failure> {
 fn open_tx_with_transmitter(
     space: &Namespace,
     form: Form,
-    transmitter: Transmitter,
+    transmitter: TransmitterArguments,
 ) -> Result<Box<dyn Sink>, Failure> {
     let arguments =
         [&[("interface", CLIENT_DEVICE), ("netns", space.name())], transmitter].concat();
@@ -57,7 +57,7 @@ fn open_tx_with_transmitter(
 }
 
 /// Opens the sink on this end of the veth pair, and returns it as its concrete type.
-fn open_concrete_tx(space: &Namespace, transmitter: Transmitter) -> TxSink {
+fn open_concrete_tx(space: &Namespace, transmitter: TransmitterArguments) -> TxSink {
     let arguments =
         [&[("interface", CLIENT_DEVICE), ("netns", space.name())], transmitter].concat();
     let checked = checked_arguments(&TX, &arguments);
@@ -66,18 +66,18 @@ fn open_concrete_tx(space: &Namespace, transmitter: Transmitter) -> TxSink {
 }
 
 /// Runs the test once for each transmitter, each time over a new veth pair.
-fn for_each_transmitter(test: impl Fn(&NamespacePair, Transmitter)) {
-    let Some(pair) = silent_pair() else { return };
+fn for_each_transmitter(test: impl Fn(&NamespacePair, TransmitterArguments)) {
+    let Some(pair) = veth_pair_without_addresses() else { return };
     for transmitter in supported_transmitters(&pair.client) {
         println!("by {transmitter:?}");
-        let Some(pair) = silent_pair() else { return };
+        let Some(pair) = veth_pair_without_addresses() else { return };
         test(&pair, transmitter);
     }
 }
 
 /// Finishes the sink. Returns the value of the row `name` in its report. Returns `None` if the
 /// report has no such row.
-fn report_row(sink: &mut dyn Sink, name: &str) -> Option<u64> {
+fn finish_and_read_row(sink: &mut dyn Sink, name: &str) -> Option<u64> {
     let rows = sink.finish().unwrap().rows;
     rows.into_iter().find(|(what, _)| what == name).map(|(_, number)| number)
 }
@@ -158,7 +158,7 @@ fn g1_hundred_thousand_frames_arrive_in_order() {
     for_each_transmitter(assert_numbered_frames_arrive);
 }
 
-fn assert_numbered_frames_arrive(pair: &NamespacePair, transmitter: Transmitter) {
+fn assert_numbered_frames_arrive(pair: &NamespacePair, transmitter: TransmitterArguments) {
     let mut receiver = Receiver::open_in_namespace(&pair.server);
     let mut sink = open_tx_with_transmitter(&pair.client, Form::Frame, transmitter).unwrap();
     let mut received = Vec::new();
@@ -179,7 +179,7 @@ fn assert_numbered_frames_arrive(pair: &NamespacePair, transmitter: Transmitter)
     assert_eq!(sink.drops_by_reason(), []);
     let rows = [("frames".to_owned(), 100_000), ("bytes".to_owned(), 10_000_000)];
     assert_eq!(sink.finish().unwrap().rows[..2], rows);
-    let copied = report_row(&mut *sink, "copied to AF_XDP");
+    let copied = finish_and_read_row(&mut *sink, "copied to AF_XDP");
     assert_eq!(
         copied,
         (transmitter == XDP_RING).then_some(100_000),
@@ -194,7 +194,7 @@ fn assert_numbered_frames_arrive(pair: &NamespacePair, transmitter: Transmitter)
 /// rejected frame must be sent again until it is accepted.
 #[test]
 fn full_queue_delays_frames_without_loss() {
-    let Some(pair) = silent_pair() else { return };
+    let Some(pair) = veth_pair_without_addresses() else { return };
     if testkit::need::require_command("tc").is_none() {
         return;
     }
@@ -220,7 +220,7 @@ fn full_queue_delays_frames_without_loss() {
 /// must be counted.
 #[test]
 fn stalled_queue_times_out_and_drops_are_counted() {
-    let Some(pair) = silent_pair() else { return };
+    let Some(pair) = veth_pair_without_addresses() else { return };
     if testkit::need::require_command("tc").is_none() {
         return;
     }
@@ -252,7 +252,7 @@ fn numbered_frames(range: Range<u16>, length: usize) -> Vec<Vec<u8>> {
 /// frames must be sent in order.
 #[test]
 fn g1_rejected_frames_are_resent_in_order() {
-    let Some(pair) = silent_pair() else { return };
+    let Some(pair) = veth_pair_without_addresses() else { return };
     if !supported_transmitters(&pair.client).contains(&XDP_RING) {
         return;
     }
@@ -267,7 +267,7 @@ fn g1_rejected_frames_are_resent_in_order() {
     };
     send(0, 10);
     pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} down"));
-    let refused = || counters(&pair.client, CLIENT_DEVICE).unwrap().send_dropped;
+    let refused = || device_counters(&pair.client, CLIENT_DEVICE).unwrap().send_dropped;
     let before = refused();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -280,14 +280,14 @@ fn g1_rejected_frames_are_resent_in_order() {
         receiver.receive_frames(60).into_iter().map(|block| block.bytes).collect();
     assert!(received == frames, "each frame arrives once and in order: {}", received.len());
     assert_eq!((sink.amount_written().unwrap().blocks, sink.drops_by_reason()), (60, Vec::new()));
-    assert!(report_row(&mut sink, "sent again").unwrap() > 3);
+    assert!(finish_and_read_row(&mut sink, "sent again").unwrap() > 3);
 }
 
 /// The other end accepts only shorter frames. The longer frames must be dropped after the timeout,
 /// and the others must be sent.
 #[test]
 fn g1_permanently_rejected_frames_are_dropped_and_others_sent() {
-    let Some(pair) = silent_pair() else { return };
+    let Some(pair) = veth_pair_without_addresses() else { return };
     if !supported_transmitters(&pair.client).contains(&XDP_RING) {
         return;
     }
@@ -304,7 +304,7 @@ fn g1_permanently_rejected_frames_are_dropped_and_others_sent() {
     let lost = Amount { blocks: 1, bytes: long[0].len() as u64 };
     assert_eq!(sink.drops_by_reason(), [("queue full".into(), lost)]);
     assert_eq!(sink.amount_written().unwrap().blocks, 40);
-    assert!(report_row(&mut *sink, "sent again").unwrap() > 3);
+    assert!(finish_and_read_row(&mut *sink, "sent again").unwrap() > 3);
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn unsendable_frames_are_counted_and_others_sent() {
     for_each_transmitter(assert_unsendable_counted);
 }
 
-fn assert_unsendable_counted(pair: &NamespacePair, transmitter: Transmitter) {
+fn assert_unsendable_counted(pair: &NamespacePair, transmitter: TransmitterArguments) {
     let mut receiver = Receiver::open_in_namespace(&pair.server);
     let mut sink = open_tx_with_transmitter(&pair.client, Form::Frame, transmitter).unwrap();
     let good: Vec<Vec<u8>> =
@@ -351,7 +351,7 @@ fn assert_unsendable_counted(pair: &NamespacePair, transmitter: Transmitter) {
 
 #[test]
 fn offloaded_checksum_is_computed_before_sending() {
-    let Some(pair) = silent_pair() else { return };
+    let Some(pair) = veth_pair_without_addresses() else { return };
     let mut receiver = Receiver::open_in_namespace(&pair.server);
     let mut sink = open_tx(&pair.client, Form::Frame).unwrap();
     let right = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"sum");
@@ -384,7 +384,7 @@ fn down_interface_drops_frames_and_removed_one_fails() {
     for_each_transmitter(assert_down_drops_and_removed_fails);
 }
 
-fn assert_down_drops_and_removed_fails(pair: &NamespacePair, transmitter: Transmitter) {
+fn assert_down_drops_and_removed_fails(pair: &NamespacePair, transmitter: TransmitterArguments) {
     let mut sink = open_tx_with_transmitter(&pair.client, Form::Frame, transmitter).unwrap();
     let bytes = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"x");
     let mut send = || {
@@ -409,7 +409,7 @@ fn assert_down_drops_and_removed_fails(pair: &NamespacePair, transmitter: Transm
 
 #[test]
 fn packets_need_an_interface_without_a_link_layer() {
-    let Some(pair) = silent_pair() else { return };
+    let Some(pair) = veth_pair_without_addresses() else { return };
     let failure = expect_failure(open_tx(&pair.client, Form::Packet));
     assert!(failure.to_string().contains("packets without a link layer"), "{failure}");
     if testkit::need::require_file("/dev/net/tun").is_none() {
@@ -427,7 +427,7 @@ fn packets_need_an_interface_without_a_link_layer() {
 
 #[test]
 fn missing_interface_fails_open() {
-    let Some(pair) = silent_pair() else { return };
+    let Some(pair) = veth_pair_without_addresses() else { return };
     let try_open = |interface: &str, netns: &str| {
         let checked = checked_arguments(&TX, &[("interface", interface), ("netns", netns)]);
         expect_failure(open(&sink_opening(&checked, &[]))).to_string()

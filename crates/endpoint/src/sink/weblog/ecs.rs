@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use wire::record::{self, Field, FieldType};
 
 /// Version of the Elastic Common Schema.
-const VERSION: &str = "8.11.0";
+const ECS_VERSION: &str = "8.11.0";
 
 /// Returns the Elastic Common Schema object for an HTTP exchange. `time` is the time of the block
 /// with the record, and is used if the record itself contains no time.
@@ -30,7 +30,7 @@ pub(super) fn exchange_object(record: &MessageRecord<'_>, time: Time) -> Value {
     };
     let derived = [
         ("@timestamp", json!(Rfc3339(start))),
-        ("ecs.version", json!(VERSION)),
+        ("ecs.version", json!(ECS_VERSION)),
         ("event.kind", json!("event")),
         ("event.category", json!(["web"])),
         ("event.type", json!(["access"])),
@@ -59,9 +59,9 @@ fn field_value(record: &MessageRecord<'_>, field: Field, value: &[u8]) -> Option
     Some(match field.shape() {
         FieldType::Text => json!(String::from_utf8_lossy(value)),
         FieldType::RepeatedText => json!([String::from_utf8_lossy(value)]),
-        FieldType::Number => json!(record::number(value)?),
-        FieldType::Flag => json!(record::number(value)? != 0),
-        FieldType::Time => json!(Rfc3339(record::number(value)?)),
+        FieldType::Number => json!(record::decode_number(value)?),
+        FieldType::Flag => json!(record::decode_number(value)? != 0),
+        FieldType::Time => json!(Rfc3339(record::decode_number(value)?)),
         FieldType::Address => json!(record.address(field)?),
     })
 }

@@ -48,27 +48,32 @@ are counted in the report.",
     input_forms: Forms::of(&[Form::Message]),
     needs: InputNeeds {
         required_input: "it writes the exchanges of `http`",
-        ..InputNeeds::only(&[UsableInput {
+        ..InputNeeds::from_usable_inputs(&[UsableInput {
             upstream: "http",
             classes: ValueRange { low: 1000, high: 1999 },
             hint: "write `http |exchange weblog`, or `http |1404 weblog` for one status",
         }])
     },
     parameters: &[
-        Parameter::named(
+        Parameter::with_default(
             "file",
             ParameterType::Path,
             "-",
             "the file to write; - is standard output",
         )
         .positional(),
-        Parameter::named(
+        Parameter::with_default(
             "zone",
             ParameterType::OneOf(&["local", "utc"]),
             "local",
             "time zone of the times",
         ),
-        Parameter::named("ecs", ParameterType::Flag, "no", "write ECS objects instead of lines"),
+        Parameter::with_default(
+            "ecs",
+            ParameterType::Flag,
+            "no",
+            "write ECS objects instead of lines",
+        ),
     ],
     ..Description::SINK_DEFAULTS
 };

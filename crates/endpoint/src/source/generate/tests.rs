@@ -25,7 +25,7 @@ fn flow_and_number(block: &EmittedBlock) -> (u16, u64) {
     let udp = layers.transport(frame).unwrap();
     let pseudo =
         checksum::pseudo_header_sum(flow.source, flow.target, protocol::UDP, udp.len() as u32);
-    assert_eq!(pseudo.unwrap().with(udp).checksum(), 0, "the UDP checksum is valid");
+    assert_eq!(pseudo.unwrap().with_bytes(udp).checksum(), 0, "the UDP checksum is valid");
     assert_ne!(udp[6..8], [0, 0], "the checksum is present");
     let number = frame[SEQUENCE_OFFSET..SEQUENCE_OFFSET + 8].try_into().unwrap();
     assert_eq!(layers.payload, Some(SEQUENCE_OFFSET as u16));

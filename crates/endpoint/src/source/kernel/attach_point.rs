@@ -1,7 +1,7 @@
 //! The attach point of a kernel program: an interface, or the sockets of a user.
 
 use crate::interface::{FrameCount, interface_removed_failure};
-use crate::source::rx::Losses;
+use crate::source::rx::FrameLossCounters;
 use crate::{Failure, SourceCounters, interface};
 use filter::{Amount, AttachTarget, TrafficDirection};
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use wire::link::LinkType;
 pub struct AttachPoint {
     attach: AttachTarget,
     /// The observed interface, or `None` if programs are attached to sockets.
-    interface: Option<Interface>,
+    interface: Option<ObservedInterface>,
 }
 
 #[derive(Clone, Debug)]
-struct Interface {
+struct ObservedInterface {
     index: u32,
     links: Arc<RouteSocket>,
-    losses: Arc<Losses>,
+    losses: Arc<FrameLossCounters>,
 }
 
 /// Name of Streamline's kernel programs in listings such as `bpftool prog`.
 pub const PROGRAM_NAME: &str = "streamline";
 /// Verb for a failure to observe an interface, as in "cannot watch eth0".
-const CALL_WATCH: &str = "watch";
+const WATCH_VERB: &str = "watch";
 const EINVAL: i32 = 22;
 /// Failure text for a device that has no XDP transmit function, or whose peer is not ready.
 const NO_XDP_TRANSMIT_MESSAGE: &str = "does not currently accept frames from XDP programs";
@@ -37,8 +37,8 @@ const NO_XDP_FEATURES_MESSAGE: &str =
     "the kernel reports XDP transmission of an interface only from Linux 6.3 on";
 /// Failure text for a kernel that does not support TCX links.
 const NO_TCX_MESSAGE: &str = "programs are attached to an interface by TCX, which needs Linux 6.6";
-const CALL_TAKE: &str = "take from";
-const CALL_SEND: &str = "send through";
+const TAKE_VERB: &str = "take from";
+const SEND_VERB: &str = "send through";
 const ENODEV: i32 = 19;
 
 /// Location of losses, as named in the ledger, for packets that the program rejected because it was
@@ -68,13 +68,13 @@ impl AttachPoint {
         }
         let (name, side) = (&attach.interface, attach.side);
         let call =
-            if attach.redirects || attach.only_matching_flows { CALL_TAKE } else { CALL_WATCH };
+            if attach.redirects || attach.only_matching_flows { TAKE_VERB } else { WATCH_VERB };
         let found = interface::run_in_namespace(attach.netns.as_deref(), || {
             let (found, link) = interface::find_interface_by_name(call, name)?;
             let cannot = |error| interface::socket_failure(call, name, &error);
             let links = RouteSocket::open().map_err(cannot)?;
             let receives = side == TrafficDirection::Received;
-            let losses = Losses::begin_counting(
+            let losses = FrameLossCounters::begin_counting(
                 RouteSocket::open().map_err(cannot)?,
                 Some(found.index),
                 receives,
@@ -84,7 +84,7 @@ impl AttachPoint {
         let (index, link, links, losses) = found.map_err(AttachError::Unobservable)?;
         check_link_is_ethernet(name, link)?;
         let (links, losses) = (Arc::new(links), Arc::new(losses));
-        let interface = Some(Interface { index, links, losses });
+        let interface = Some(ObservedInterface { index, links, losses });
         Ok(Self { attach: attach.clone(), interface })
     }
 
@@ -98,7 +98,7 @@ impl AttachPoint {
             let group = sys::bpf::root_cgroup().map_err(unsupported)?;
             let sides = [sys::bpf::TrafficDirection::Ingress, sys::bpf::TrafficDirection::Egress];
             return sides
-                .map(|side| Link::cgroup(program, &group, side).map_err(unsupported))
+                .map(|side| Link::attach_cgroup(program, &group, side).map_err(unsupported))
                 .into_iter()
                 .collect();
         };
@@ -109,7 +109,7 @@ impl AttachPoint {
             } else {
                 ChainPosition::Head
             };
-            Ok(Link::tcx(program, interface.index, side, anchor, None))
+            Ok(Link::attach_tcx(program, interface.index, side, anchor, None))
         });
         let attached = attached.map_err(AttachError::Unobservable)?;
         attached.map(|link| vec![link]).map_err(|error| {
@@ -127,7 +127,7 @@ impl AttachPoint {
     pub fn output_interface_index(&self, name: &str) -> Result<u32, AttachError> {
         let takes = self.attach.redirects;
         let found = interface::run_in_namespace(self.attach.netns.as_deref(), || {
-            let (found, link) = interface::find_interface_by_name(CALL_SEND, name)?;
+            let (found, link) = interface::find_interface_by_name(SEND_VERB, name)?;
             Ok((found.index, link, takes.then(|| accepts_xdp_frames(found.index))))
         });
         let (index, link, takes) = found.map_err(AttachError::Unobservable)?;
@@ -157,7 +157,7 @@ impl AttachPoint {
 
     /// Returns the link type of the frames at this attach point.
     #[must_use]
-    pub const fn link(&self) -> LinkType {
+    pub const fn link_type(&self) -> LinkType {
         if self.attach.own_sockets { LinkType::RAW } else { LinkType::ETHERNET }
     }
 
@@ -221,9 +221,9 @@ impl AttachPoint {
     /// Creates the failure of a source whose interface has been removed. `frames` is the number of
     /// frames received until then, or `None` if unknown.
     #[must_use]
-    pub fn removed_failure(&self, frames: Option<u64>) -> Failure {
+    pub fn failure_for_removed_interface(&self, frames: Option<u64>) -> Failure {
         interface_removed_failure(
-            CALL_WATCH,
+            WATCH_VERB,
             &self.attach.interface,
             frames.map_or(FrameCount::Unknown, FrameCount::All),
         )

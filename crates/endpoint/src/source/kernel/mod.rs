@@ -21,7 +21,7 @@
 pub mod attach_point;
 mod checksum;
 pub mod clock_offset;
-pub mod in_place;
+pub mod frames_in_place;
 pub mod reader;
 
 pub use crate::contract::ArcCounts;
@@ -31,8 +31,8 @@ use attach_point::AttachPoint;
 use buffer::pool::Pool;
 use clock_offset::ClockOffset;
 use filter::{Amount, Time};
-use in_place::{FramesInPlace, TAG_SIZE};
-use reader::{ExitLosses, ExportedFrame, FRAMES_PER_CHECK, Reader, RecordHeader};
+use frames_in_place::{FramesInPlace, TAG_SIZE};
+use reader::{ExitLosses, ExportedFrame, FRAMES_PER_CHECK, KernelRingReader, RecordHeader};
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -90,7 +90,7 @@ pub struct KernelSourceParts {
 #[derive(Debug)]
 pub struct KernelSource {
     parts: KernelSourceParts,
-    reader: Reader,
+    reader: KernelRingReader,
     time: ClockOffset,
     arrived: Vec<ArcCounts>,
     /// Index of the edge whose blocks the source has emitted most recently.
@@ -123,7 +123,7 @@ enum ExportEndReason {
 }
 
 /// Interval between checks of the interface while no frame arrives, in nanoseconds.
-const CHECK_INTERVAL_NS: Time = 200_000_000;
+const INTERFACE_CHECK_INTERVAL_NS: Time = 200_000_000;
 /// Delay, in nanoseconds, before the source retries when the pool has no free memory.
 const ALLOCATION_RETRY_DELAY_NS: Time = 1_000_000;
 
@@ -154,7 +154,7 @@ impl KernelSource {
     pub fn new(parts: KernelSourceParts) -> Self {
         let arrived = vec![ArcCounts::default(); parts.edges.len()];
         let sinks = parts.edges.iter().chain(&parts.taps).copied().collect();
-        let reader = Reader::new(Arc::clone(&parts.rings), sinks);
+        let reader = KernelRingReader::new(Arc::clone(&parts.rings), sinks);
         let time = ClockOffset::measure();
         let in_place = FramesInPlace::new(Arc::clone(&parts.rings)).map(Arc::new);
         Self {
@@ -278,18 +278,18 @@ impl KernelSource {
         let context = BlockMetadata { time, session: 0, origin, flags };
         marks.view = from;
         let class = Class(exported.pointer.class);
-        Entry::new(RichPointer::new(dbuf, place.within(from, length), class), context, marks)
+        Entry::new(RichPointer::new(dbuf, place.subrange(from, length), class), context, marks)
     }
 
     /// Copies a frame, reinserts its VLAN tag and parses its headers. Returns `None` if the pool
     /// has no memory. The caller must check afterwards that the frame has not been overwritten.
     fn copy_frame(&self, pool: &Pool, exported: &ExportedFrame) -> Option<FrameCopy> {
         let header = &exported.header;
-        let length = in_place::captured_length(header);
+        let length = frames_in_place::captured_length(header);
         let mut draft = pool.draft(length, length)?;
         let bytes = draft.get_mut(..length).unwrap_or_default();
-        let _ = in_place::copy_frame(&self.parts.rings, exported, bytes);
-        let layers = wire::layers(self.parts.attach_point.link(), bytes);
+        let _ = frames_in_place::copy_frame(&self.parts.rings, exported, bytes);
+        let layers = wire::layers(self.parts.attach_point.link_type(), bytes);
         let unset = header.segment_size != 0 || checksum::is_checksum_unset(&layers, bytes);
         let place = draft.commit(length);
         let mut marks = Marks::frame(layers.link.0, place.length(), wire_length(header));
@@ -315,8 +315,8 @@ impl KernelSource {
             }
             self.last_edge = edge;
             if !std::mem::take(&mut self.parts.loses_frame) {
-                let link = self.parts.attach_point.link();
-                let length = in_place::captured_length(&exported.header) as u32;
+                let link = self.parts.attach_point.link_type();
+                let length = frames_in_place::captured_length(&exported.header) as u32;
                 let marks = Marks::frame(link.0, length, wire_length(&exported.header));
                 let unset = exported.header.segment_size != 0;
                 let frame =
@@ -343,11 +343,11 @@ impl KernelSource {
                 ExportEndReason::InterfaceRemoved => Err(self
                     .parts
                     .attach_point
-                    .removed_failure(self.parts.attachment.frames_received())),
+                    .failure_for_removed_interface(self.parts.attachment.frames_received())),
                 ExportEndReason::ExportEnded(failure) => Err(failure.clone()),
             };
         }
-        let is_check_due = now.saturating_sub(self.checked_at) >= CHECK_INTERVAL_NS;
+        let is_check_due = now.saturating_sub(self.checked_at) >= INTERFACE_CHECK_INTERVAL_NS;
         if is_check_due {
             self.checked_at = now;
         }
@@ -365,7 +365,12 @@ impl KernelSource {
         // exported before then cause no notification, so the wait ends at that time.
         let due = self.reader.last_notification_time().saturating_add(self.parts.wait_ns);
         let left = due.saturating_sub(sys::clock::monotonic_ns());
-        let until = now + if left > 0 { left.min(CHECK_INTERVAL_NS) } else { CHECK_INTERVAL_NS };
+        let until = now
+            + if left > 0 {
+                left.min(INTERFACE_CHECK_INTERVAL_NS)
+            } else {
+                INTERFACE_CHECK_INTERVAL_NS
+            };
         Ok(SourceStatus::Wait { until: Some(until), readable: true })
     }
 
@@ -417,7 +422,7 @@ impl Source for KernelSource {
             observed: Some(Amount { blocks, bytes: given.bytes }),
             given,
             dropped: dropped.map(|(why, n)| (why, Some(n))).collect(),
-            arrived: self.edge_counts(),
+            arrived: self.arc_counts(),
             ..SourceCounters::default()
         }
     }
@@ -459,8 +464,9 @@ impl Source for KernelSource {
 impl KernelSource {
     /// Returns, for each edge on which blocks leave the kernel programs, the counts of blocks and
     /// lost frames.
-    fn edge_counts(&self) -> Vec<ArcCounts> {
-        let both = self.arrived.iter().zip(self.reader.exit_losses()).zip(self.reader.gaps());
+    fn arc_counts(&self) -> Vec<ArcCounts> {
+        let both =
+            self.arrived.iter().zip(self.reader.exit_losses()).zip(self.reader.exit_loss_ranges());
         both.map(|((arrived, missing), gaps)| {
             let ExitLosses { lost: lapped, unread } = missing;
             ArcCounts { lapped, unread, missing: gaps.clone(), ..arrived.clone() }

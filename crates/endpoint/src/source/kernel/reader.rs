@@ -14,8 +14,8 @@
 //! can count gaps per exit.
 //!
 //! Frames of one processor are emitted in order of execution. Among processors, the frames found by
-//! one call of [`Reader::load_writer_positions`] are emitted in time order, and before all later
-//! frames.
+//! one call of [`KernelRingReader::load_writer_positions`] are emitted in time order, and before
+//! all later frames.
 
 use crate::loss_ranges::LossRanges;
 use std::collections::{HashMap, VecDeque};
@@ -33,7 +33,7 @@ const SKIP_MARGIN_DIVISOR: u64 = 8;
 pub const FRAMES_PER_CHECK: usize = 16;
 
 /// Length in bytes of the record header that precedes each frame in a ring.
-const RECORD_HEADER_SIZE: usize = region_offset::HEADER_SIZE as usize;
+const RECORD_HEADER_SIZE: usize = region_offset::RECORD_HEADER_SIZE as usize;
 
 /// An exported frame that was intact when it was last checked. The writer may have overwritten it
 /// since.
@@ -84,11 +84,11 @@ pub struct RecordHeader {
 
 /// A reader that merges the frames in the rings of all processors into one sequence.
 #[derive(Debug)]
-pub struct Reader {
+pub struct KernelRingReader {
     rings: Arc<ProgramRings>,
     sinks: Vec<PointerRing>,
     /// Indices of the pointer rings (sinks) in which the last call of
-    /// [`Reader::load_writer_positions`] found unread pointers.
+    /// [`KernelRingReader::load_writer_positions`] found unread pointers.
     filled_sinks: Vec<usize>,
     /// For each exit of the programs, the index of the pointer ring (sink) to which the exit
     /// belongs.
@@ -118,7 +118,7 @@ struct PointerRing {
     prefetched: VecDeque<Option<ExportedFrame>>,
 }
 
-impl Reader {
+impl KernelRingReader {
     /// Creates a reader that starts at the first frame of each ring. `exit_sinks` contains, for
     /// each exit of the programs, the index of the pointer ring (sink) to which the exit belongs.
     #[must_use]
@@ -150,9 +150,9 @@ impl Reader {
     pub fn load_writer_positions(&mut self) {
         self.filled_sinks.clear();
         for (number, sink) in self.sinks.iter_mut().enumerate() {
-            if let Some(region) = self.rings.region(sink.cpu) {
+            if let Some(region) = self.rings.cpu_ring(sink.cpu) {
                 // The position never decreases, even if the writer's memory is corrupted.
-                sink.published = region.head(sink.sink).max(sink.published);
+                sink.published = region.sink_pointer_count(sink.sink).max(sink.published);
             }
             if sink.next_pointer < sink.published {
                 self.filled_sinks.push(number);
@@ -162,7 +162,7 @@ impl Reader {
 
     /// Returns the oldest frame that the reader has not passed, among those found by the last call
     /// of [`Self::load_writer_positions`]. Returns `None` if there is none. The frame stays at the
-    /// front until [`Reader::advance_past_frame`].
+    /// front until [`KernelRingReader::advance_past_frame`].
     pub fn front_frame(&mut self) -> Option<ExportedFrame> {
         let order = |f: &ExportedFrame| (f.header.time, f.cpu, f.pointer.position, f.edge);
         let mut first: Option<ExportedFrame> = None;
@@ -189,9 +189,10 @@ impl Reader {
         if let Some(Some(front)) = sink.prefetched.front() {
             return Some(*front);
         }
-        let region = self.rings.region(sink.cpu)?;
+        let region = self.rings.cpu_ring(sink.cpu)?;
         let before = sink.next_pointer;
-        let skipped = sink.advance(&region, self.rings.layout(), &self.exit_sinks);
+        let skipped =
+            sink.skip_overwritten_pointers(&region, self.rings.layout(), &self.exit_sinks);
         // If the sink has several exits, the number in an exit's next pointer reveals the exit's
         // gap.
         if let Some(edge) = sink.only_exit {
@@ -202,9 +203,9 @@ impl Reader {
         sink.prefetched.front().copied().flatten()
     }
 
-    /// Moves past the frame that [`Reader::front_frame`] returned. If several exits share the
-    /// frame's pointer ring, a gap in the frame numbers of its exit shows that earlier frames were
-    /// overwritten. These frames are counted as lost.
+    /// Moves past the frame that [`KernelRingReader::front_frame`] returned. If several exits share
+    /// the frame's pointer ring, a gap in the frame numbers of its exit shows that earlier frames
+    /// were overwritten. These frames are counted as lost.
     pub fn advance_past_frame(&mut self, exported: &ExportedFrame) {
         let ExportedFrame { cpu, sink, edge, pointer, .. } = *exported;
         let at = (cpu * self.rings.layout().sinks + sink) as usize;
@@ -233,29 +234,29 @@ impl Reader {
     /// its pointer ring with other exits, a loss becomes known when a later frame of the exit is
     /// read.
     #[must_use]
-    pub fn gaps(&self) -> &[LossRanges] {
+    pub fn exit_loss_ranges(&self) -> &[LossRanges] {
         &self.gaps
     }
 
     /// Copies bytes of the frame, starting at offset `from`. Returns false if these bytes are
-    /// outside the ring. The caller must verify the copy with [`Reader::is_intact`].
+    /// outside the ring. The caller must verify the copy with [`KernelRingReader::is_intact`].
     pub fn copy_bytes(&self, exported: &ExportedFrame, from: u32, to: &mut [u8]) -> bool {
-        let at = region_offset::HEADER_SIZE.saturating_add(from);
-        let region = self.rings.region(exported.cpu);
-        region.is_some_and(|region| region.copy(exported.pointer.position, at, to))
+        let at = region_offset::RECORD_HEADER_SIZE.saturating_add(from);
+        let region = self.rings.cpu_ring(exported.cpu);
+        region.is_some_and(|region| region.copy_record_bytes(exported.pointer.position, at, to))
     }
 
     /// Returns the position up to which the program on this processor may already have overwritten
-    /// the ring. The caller passes the result to [`Reader::is_intact`], and must call this function
-    /// after the last copy to be verified.
+    /// the ring. The caller passes the result to [`KernelRingReader::is_intact`], and must call
+    /// this function after the last copy to be verified.
     #[must_use]
     pub fn reserved_position(&self, cpu: u32) -> u64 {
-        self.rings.region(cpu).map_or(u64::MAX, |region| region.reserved())
+        self.rings.cpu_ring(cpu).map_or(u64::MAX, |region| region.reserved_position())
     }
 
     /// Returns true if the frame was not overwritten before it was copied. `reserved` is the
     /// position up to which the writer may have overwritten the ring. The caller must have read it
-    /// with [`Reader::reserved_position`] after the copy.
+    /// with [`KernelRingReader::reserved_position`] after the copy.
     #[must_use]
     pub fn is_intact(&self, exported: &ExportedFrame, reserved: u64) -> bool {
         is_intact(exported, reserved, self.rings.layout().bytes)
@@ -278,10 +279,11 @@ impl Reader {
         let lost = self.lost_frames.iter().map(|lost| ExitLosses { lost: *lost, unread: 0 });
         let mut missing: Vec<ExitLosses> = lost.collect();
         for sink in &self.sinks {
-            let Some(region) = self.rings.region(sink.cpu) else { continue };
+            let Some(region) = self.rings.cpu_ring(sink.cpu) else { continue };
             match sink.only_exit.and_then(|edge| missing.get_mut(edge as usize)) {
                 Some(missing) => {
-                    missing.unread += region.head(sink.sink).saturating_sub(sink.next_pointer);
+                    missing.unread +=
+                        region.sink_pointer_count(sink.sink).saturating_sub(sink.next_pointer);
                 }
                 None => self.count_missing_of_shared_sink(sink, &region, &mut missing),
             }
@@ -306,7 +308,7 @@ impl Reader {
             (edge, region.edge_pointer_count(edge).saturating_sub(*read))
         };
         let mut rest: Vec<(u32, u64)> = ours.map(rest).filter(|(_, rest)| *rest > 0).collect();
-        let head = region.head(sink.sink).max(sink.next_pointer);
+        let head = region.sink_pointer_count(sink.sink).max(sink.next_pointer);
         let all: u64 = rest.iter().map(|(_, rest)| *rest).sum();
         if all > head - sink.next_pointer {
             // Some pointers have been overwritten, so unread frames are counted by the exits in the
@@ -314,7 +316,7 @@ impl Reader {
             let capacity = u64::from(self.rings.layout().pointers);
             let remaining = sink.next_pointer.max(head.saturating_sub(capacity))..head;
             let mut unread: HashMap<u32, u64> = HashMap::new();
-            for pointer in remaining.filter_map(|number| region.pointer(sink.sink, number)) {
+            for pointer in remaining.filter_map(|number| region.frame_pointer(sink.sink, number)) {
                 *unread.entry(pointer.edge).or_default() += 1;
             }
             for (edge, rest) in &mut rest {
@@ -338,7 +340,7 @@ impl Reader {
     pub fn last_notification_time(&self) -> u64 {
         let cpus = 0..self.rings.layout().cpus;
         let times = cpus.filter_map(|cpu| {
-            self.rings.region(cpu)?.scratch(region_offset::LAST_NOTIFICATION_TIME)
+            self.rings.cpu_ring(cpu)?.scratch_word(region_offset::LAST_NOTIFICATION_TIME)
         });
         times.max().unwrap_or(0)
     }
@@ -347,7 +349,12 @@ impl Reader {
 impl PointerRing {
     /// Moves the read position to the next pointer whose frame has not been overwritten. Returns
     /// the number of pointers skipped.
-    fn advance(&mut self, region: &CpuRing<'_>, shape: RingsLayout, exit_sinks: &[u32]) -> u64 {
+    fn skip_overwritten_pointers(
+        &mut self,
+        region: &CpuRing<'_>,
+        shape: RingsLayout,
+        exit_sinks: &[u32],
+    ) -> u64 {
         let (all, mut skipped) = (u64::from(shape.pointers), 0);
         while self.next_pointer < self.published {
             if self.prefetched.is_empty() {
@@ -356,7 +363,7 @@ impl PointerRing {
             if let Some(Some(_)) = self.prefetched.front() {
                 break;
             }
-            let lag = region.head(self.sink).saturating_sub(self.next_pointer);
+            let lag = region.sink_pointer_count(self.sink).saturating_sub(self.next_pointer);
             let skip = match lag >= all {
                 true => (lag - all + 1 + all / SKIP_MARGIN_DIVISOR).min(lag),
                 false => 1,
@@ -383,7 +390,7 @@ impl PointerRing {
             (self.next_pointer..end).map(|at| self.read_frame(region, shape, exit_sinks, at)),
         );
         // `reserved` begins with a fence, so both values are read after the copies.
-        let (reserved, newest) = (region.reserved(), region.head(self.sink));
+        let (reserved, newest) = (region.reserved_position(), region.sink_pointer_count(self.sink));
         for (number, place) in (self.next_pointer..end).zip(&mut prefetched) {
             let is_present = newest.wrapping_sub(number) < u64::from(shape.pointers);
             *place = place.filter(|frame| is_present && is_intact(frame, reserved, shape.bytes));
@@ -401,9 +408,9 @@ impl PointerRing {
         exit_sinks: &[u32],
         number: u64,
     ) -> Option<ExportedFrame> {
-        let pointer = region.pointer(self.sink, number)?;
+        let pointer = region.frame_pointer(self.sink, number)?;
         let mut bytes = [0; RECORD_HEADER_SIZE];
-        let inside = region.copy(pointer.position, 0, &mut bytes);
+        let inside = region.copy_record_bytes(pointer.position, 0, &mut bytes);
         let header = RecordHeader::parse(&bytes, shape.record_max);
         let edge = self.only_exit.unwrap_or(pointer.edge);
         let is_exit_of_sink = exit_sinks.get(edge as usize) == Some(&self.sink);

@@ -50,7 +50,7 @@ fn blocks_have_fixed_size_except_the_last() {
         let emitted = emitted_blocks(&bytes, block, "no", segment);
         let expected: Vec<&[u8]> = bytes.chunks(size).collect();
         assert_eq!(bytes_of(&emitted), expected, "{block}");
-        assert_eq!(emitted[0].entry.marks, Marks::bare(u32::try_from(size).unwrap()));
+        assert_eq!(emitted[0].entry.marks, Marks::for_plain_block(u32::try_from(size).unwrap()));
         assert_eq!(emitted[0].entry.context.time, 1000);
     }
     assert_eq!(emitted_blocks(b"", "64k", "no", 1 << 16), []);

@@ -4,7 +4,7 @@ use filter::Arguments;
 use std::fs::{self, File};
 use std::io::Read;
 use wire::LinkType;
-use wire::capture::{Reader, Step};
+use wire::capture::{ReadOutcome, Reader};
 
 /// Number of bytes at the start of a capture that are searched for link types.
 const EXAMINED_BYTES_MAX: u64 = 1 << 20;
@@ -28,8 +28,8 @@ pub(super) fn declared_link_types(arguments: &Arguments) -> Option<Vec<LinkType>
             }
         }
         match step {
-            Step::Packet(packet) => rest = rest.get(packet.consumed..).unwrap_or_default(),
-            Step::NeedMore { .. } | Step::Error(_) => return Some(links),
+            ReadOutcome::Packet(packet) => rest = rest.get(packet.consumed..).unwrap_or_default(),
+            ReadOutcome::NeedMore { .. } | ReadOutcome::Error(_) => return Some(links),
         }
     }
 }
@@ -78,7 +78,7 @@ mod tests {
             link_types_of_file(&path)
         };
         let wlan = LinkType(105);
-        assert_eq!(of(&write::file_header(wlan)), Some(vec![wlan]));
+        assert_eq!(of(&write::encode_file_header(wlan)), Some(vec![wlan]));
         // One interface is described after the first packet, and two interfaces in another section.
         let several = [
             section_block(),

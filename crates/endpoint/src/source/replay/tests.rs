@@ -19,7 +19,7 @@ fn replay_source(path: &str, speed: &str) -> Result<Box<dyn Source>, Failure> {
 
 /// Returns a capture of these packets, each given as a time in milliseconds and its bytes.
 fn pcap_capture(packets: &[(u64, &[u8])]) -> Vec<u8> {
-    let mut bytes = write::file_header(LinkType::RAW).to_vec();
+    let mut bytes = write::encode_file_header(LinkType::RAW).to_vec();
     for (time, data) in packets {
         let length = data.len() as u32;
         bytes.extend(write::encode_record_header(time * SPEED_DENOMINATOR, length, length + 1));
@@ -139,7 +139,7 @@ fn full_pool_delays_the_source() {
 fn piped_packets_are_emitted_once_complete() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let input = Input::from_file(File::from(OwnedFd::from(reader)), "a pipe".to_owned()).unwrap();
-    let mut source = Replay::new(input, ReplaySchedule::new(None), 0);
+    let mut source = ReplaySource::new(input, ReplaySchedule::new(None), 0);
     let mut pool = small_segment_pool(1 << 16);
     let wait = SourceStatus::AWAITS_INPUT;
     let bytes = pcap_capture(&[(1, b"one"), (2, b"second")]);

@@ -5,15 +5,15 @@
 //! frame in the ring has passed the filter. (libpcap binds first, and drains unfiltered frames
 //! afterwards.)
 
-use super::CALL_WATCH;
-use super::losses::Losses;
+use super::WATCH_VERB;
+use super::losses::FrameLossCounters;
 use crate::{Failure, interface};
 use filter::general::bpf::{self, Direction};
 use filter::{Arguments, Time};
 use std::path::Path;
 use std::sync::Arc;
 use sys::net::{Interface, RouteSocket};
-use sys::packet::{Instruction, PacketRing, PacketRingParameters, PacketSocket};
+use sys::packet::{ClassicBpfInstruction, PacketRing, PacketRingParameters, PacketSocket};
 use sys::rollback::{RollbackLog, StepResource};
 
 /// Size in bytes of a segment of the packet ring. A segment has room for the largest frame that
@@ -63,7 +63,7 @@ pub(super) struct RxParameters<'a> {
 #[derive(Debug)]
 pub(super) struct RxDevice {
     pub(super) ring: Arc<PacketRing>,
-    pub(super) losses: Losses,
+    pub(super) losses: FrameLossCounters,
     /// Name of the interface as in the request.
     pub(super) name: String,
     /// Index of the observed interface, or [`ALL_INTERFACES`] for all interfaces.
@@ -78,17 +78,23 @@ impl RxDevice {
     /// Opens a packet socket in the requested namespace.
     pub(super) fn open(parameters: &RxParameters<'_>) -> Result<Self, Failure> {
         let name = parameters.interface.unwrap_or("all interfaces");
-        interface::run_in_namespace(parameters.netns, || Self::open_here(parameters, name))
+        interface::run_in_namespace(parameters.netns, || {
+            Self::open_in_current_namespace(parameters, name)
+        })
     }
 
     /// Opens a packet socket in the network namespace of the calling thread.
-    fn open_here(parameters: &RxParameters<'_>, name: &str) -> Result<Self, Failure> {
-        let cannot = |error| interface::socket_failure(CALL_WATCH, name, &error);
-        let step = |makes, target| parameters.steps.announce(makes, target).map_err(cannot);
+    fn open_in_current_namespace(
+        parameters: &RxParameters<'_>,
+        name: &str,
+    ) -> Result<Self, Failure> {
+        let cannot = |error| interface::socket_failure(WATCH_VERB, name, &error);
+        let step =
+            |makes, target| parameters.steps.announce_creation(makes, target).map_err(cannot);
         step(StepResource::Descriptor, "a netlink socket")?;
         let interface = parameters
             .interface
-            .map(|name| interface::find_interface_by_name(CALL_WATCH, name))
+            .map(|name| interface::find_interface_by_name(WATCH_VERB, name))
             .transpose()?;
         let interface = interface.map(|(interface, _)| interface);
         let index = interface.as_ref().map(|interface| interface.index);
@@ -97,7 +103,7 @@ impl RxDevice {
             step(StepResource::Descriptor, "a netlink socket")?;
             RouteSocket::open().map_err(cannot)
         };
-        let losses = Losses::begin_counting(
+        let losses = FrameLossCounters::begin_counting(
             links()?,
             index,
             matches!(parameters.direction, Direction::Received | Direction::Both),
@@ -164,7 +170,7 @@ fn open_socket(
         .map_or(SEGMENT_TIMEOUT_MS_DEFAULT, |ns| (ns / 1_000_000).clamp(1, SEGMENT_TIMEOUT_MS_MAX));
     let retire_ms = u32::try_from(wait).unwrap_or(1);
     loop {
-        parameters.steps.announce(StepResource::Descriptor, "a packet socket")?;
+        parameters.steps.announce_creation(StepResource::Descriptor, "a packet socket")?;
         let socket = PacketSocket::open()?;
         let filtered = attach_socket_filter(&socket, parameters)?;
         if parameters.direction == Direction::Received {
@@ -176,7 +182,8 @@ fn open_socket(
             socket.make_promiscuous(interface.index)?;
         }
         let shape = PacketRingParameters { segment: SEGMENT_SIZE, segments, retire_ms, reserve: 0 };
-        let room = parameters.steps.announce(StepResource::Memory, "a ring of the kernel's");
+        let room =
+            parameters.steps.announce_creation(StepResource::Memory, "a ring of the kernel's");
         match room.and_then(|()| socket.into_ring(shape)) {
             Err(error) if error.errno == ENOMEM && segments > SEGMENTS_MIN => segments /= 2,
             outcome => return outcome.map(|ring| (ring, filtered)),
@@ -191,10 +198,10 @@ fn attach_socket_filter(socket: &PacketSocket, parameters: &RxParameters<'_>) ->
     let program = |pushed_filter| {
         let (program, _) = bpf::socket_filter(parameters.direction, pushed_filter);
         let all = program.instructions().iter();
-        all.map(|i| (i.code, i.jt, i.jf, i.k)).collect::<Vec<Instruction>>()
+        all.map(|i| (i.code, i.jt, i.jf, i.k)).collect::<Vec<ClassicBpfInstruction>>()
     };
-    match socket.attach(&program(parameters.pushed_filter)) {
-        Err(error) if error.errno == ENOMEM => socket.attach(&program(None)).map(|()| false),
+    match socket.attach_filter(&program(parameters.pushed_filter)) {
+        Err(error) if error.errno == ENOMEM => socket.attach_filter(&program(None)).map(|()| false),
         outcome => outcome.map(|()| true),
     }
 }

@@ -15,27 +15,27 @@
 
 use crate::{DropReason, SourceCounters};
 use filter::Amount;
-use sys::net::{Backlog, InterfaceCounters, RouteSocket};
+use sys::net::{BacklogCounters, InterfaceCounters, RouteSocket};
 use sys::packet::PacketRing;
 
 /// Name, in the ledger, of the location at which frames are lost because the source's ring is full.
-pub(super) const RING_LOSS: &str = "ring";
+pub(super) const RING_LOSS_LOCATION: &str = "ring";
 
 /// Counters of the frames that were lost before they reached a live source, relative to the values
 /// when the source started.
 #[derive(Debug)]
-pub(crate) struct Losses {
+pub(crate) struct FrameLossCounters {
     links: RouteSocket,
     /// Index of the observed interface, or `None` for all interfaces in the namespace.
     index: Option<u32>,
     counters: Option<InterfaceCounters>,
-    backlog: Option<Backlog>,
+    backlog: Option<BacklogCounters>,
     /// True if losses at the backlog are counted, because the source observes received frames.
     /// Frames that this host sends do not pass through the backlog.
     counts_backlog: bool,
 }
 
-impl Losses {
+impl FrameLossCounters {
     /// Starts counting, with the current values of the kernel's counters as the baseline. `index`
     /// is the index of an interface, or `None` for all interfaces. If `receives` is true, losses at
     /// the backlog are counted too.
@@ -43,7 +43,7 @@ impl Losses {
         let mut losses =
             Self { links, index, counters: None, backlog: None, counts_backlog: receives };
         losses.counters = losses.interface_counters();
-        losses.backlog = Backlog::read().ok();
+        losses.backlog = BacklogCounters::read().ok();
         losses
     }
 
@@ -98,7 +98,7 @@ impl Losses {
             missed.max(since(|all| all.rx_over_errors))
         });
         let here = counters.map(|(now, then)| now.rx_dropped.saturating_sub(then.rx_dropped));
-        let all = Backlog::read().ok().zip(self.backlog.as_ref());
+        let all = BacklogCounters::read().ok().zip(self.backlog.as_ref());
         let all = all.map(|(now, then)| now.frames_dropped_since(then));
         let backlog = all.zip(here).map(|(all, here)| all.min(here));
         vec![(DropReason::Driver, driver), (DropReason::Backlog, backlog)]

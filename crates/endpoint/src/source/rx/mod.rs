@@ -18,7 +18,7 @@ mod losses;
 pub mod take;
 mod unpack;
 
-pub(crate) use losses::Losses;
+pub(crate) use losses::FrameLossCounters;
 
 use crate::interface::{self, FrameCount, interface_removed_failure};
 use crate::{
@@ -28,10 +28,10 @@ use crate::{
 use abi::Entry;
 use buffer::pool::SegmentPin;
 use device::{LinkState, RxDevice, RxParameters};
-use filter::general::bpf::{Direction, flows};
+use filter::general::bpf::{Direction, flow_selection};
 use filter::{
-    Amount, Analysis, Arguments, AttachTarget, Description, EndpointFacts, FilterRight, Mistake,
-    ObservedSource, Parameter, ParameterType, Time, TrafficDirection,
+    Amount, ArgumentAnalysis, Arguments, AttachTarget, Description, EndpointFacts, FilterRight,
+    Mistake, ObservedSource, Parameter, ParameterType, Time, TrafficDirection,
 };
 use std::os::fd::{AsFd, BorrowedFd};
 use wire::LinkType;
@@ -86,12 +86,12 @@ the frames already in the ring are processed.",
         ),
     ],
     twin_right: None,
-    analysis: Analysis {
-        fix_parameter: Some(flows::record_names),
+    analysis: ArgumentAnalysis {
+        fix_parameter: Some(flow_selection::names_to_record),
         argument_error: Some(check_expression),
-        warning: Some(flows::match_warning),
-        remark: Some(flows::remark),
-        ..Analysis::NONE
+        warning: Some(flow_selection::match_warning),
+        remark: Some(flow_selection::selection_remark),
+        ..ArgumentAnalysis::NONE
     },
     ..TX
 };
@@ -124,7 +124,7 @@ const INTERFACE_PARAMETER: Parameter = Parameter::optional(
     "the interface; by default all of the namespace",
 )
 .positional();
-const HOW_PARAMETER: Parameter = Parameter::named(
+const HOW_PARAMETER: Parameter = Parameter::with_default(
     "how",
     ParameterType::OneOf(&["watch", "take"]),
     "watch",
@@ -134,15 +134,19 @@ const HOW_PARAMETER: Parameter = Parameter::named(
 const EXPRESSION_PARAMETER: Parameter =
     Parameter::optional("expression", ParameterType::Text, "the frames to take; default: all")
         .positional();
-const BOTH_PARAMETER: Parameter = Parameter::named(
+const BOTH_PARAMETER: Parameter = Parameter::with_default(
     "both",
     ParameterType::Flag,
     "no",
     "also observe the frames that the host sends",
 );
-const LOOPBACK_PARAMETER: Parameter =
-    Parameter::named("loopback", ParameterType::Flag, "yes", "also observe the loopback interface");
-const OWN_PARAMETER: Parameter = Parameter::named(
+const LOOPBACK_PARAMETER: Parameter = Parameter::with_default(
+    "loopback",
+    ParameterType::Flag,
+    "yes",
+    "also observe the loopback interface",
+);
+const OWN_PARAMETER: Parameter = Parameter::with_default(
     "own",
     ParameterType::Flag,
     "no",
@@ -158,13 +162,17 @@ const RING_PARAMETER: Parameter = Parameter::optional(
     ParameterType::Size { low: 512 << 10, high: 1 << 32 },
     "memory for unread frames, rounded to a power of two",
 );
-const PROMISCUOUS_PARAMETER: Parameter =
-    Parameter::named("promisc", ParameterType::Flag, "no", "also observe frames for other hosts");
+const PROMISCUOUS_PARAMETER: Parameter = Parameter::with_default(
+    "promisc",
+    ParameterType::Flag,
+    "no",
+    "also observe frames for other hosts",
+);
 
 /// The catalog entry of `rx`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arguments {
     given if given.flag("own") => Err(own_unsupported_failure(given)),
-    given if flows::selects_flows(given) => Err(expression_unsupported_failure(given)),
+    given if flow_selection::selects_flows(given) => Err(expression_unsupported_failure(given)),
     given if given.text("how") == Some("take") => take::open(opening),
     given if given.flag("both") => open(opening, Direction::Both),
     _ => open(opening, Direction::Received),
@@ -202,13 +210,13 @@ fn link_types(arguments: &Arguments) -> Option<Vec<LinkType>> {
         return Some(vec![LinkType::ETHERNET, LinkType::RAW]);
     };
     let found = interface::run_in_namespace(arguments.text("netns"), || {
-        interface::find_interface_by_name(CALL_WATCH, name)
+        interface::find_interface_by_name(WATCH_VERB, name)
     });
     found.ok().map(|(_, link)| vec![link])
 }
 
 /// Verb for a failure to observe an interface, as in "cannot watch eth0".
-const CALL_WATCH: &str = "watch";
+const WATCH_VERB: &str = "watch";
 
 /// Returns the direction of the frames that `tx` observes with these arguments.
 fn tx_direction(arguments: &Arguments) -> Direction {
@@ -259,7 +267,7 @@ fn attach_target(arguments: &Arguments, side: TrafficDirection) -> Result<Attach
     if arguments.flag("promisc") && !takes {
         return Err("only a packet socket can request frames for other hosts".to_owned());
     }
-    let flows = flows::selects_flows(arguments);
+    let flows = flow_selection::selects_flows(arguments);
     let takes = takes && !flows;
     Ok(AttachTarget {
         interface: interface.to_owned(),
@@ -274,7 +282,7 @@ fn attach_target(arguments: &Arguments, side: TrafficDirection) -> Result<Attach
 /// Checks the expression that selects the frames to take, and the arguments with which it is
 /// combined. Returns the mistake, or `None` if there is none.
 fn check_expression(arguments: &Arguments) -> Option<Mistake> {
-    if !flows::selects_flows(arguments) {
+    if !flow_selection::selects_flows(arguments) {
         return None;
     }
     let with = |parameter, what: &str| Some(Mistake::new(parameter, what.to_owned()));
@@ -287,7 +295,7 @@ fn check_expression(arguments: &Arguments) -> Option<Mistake> {
     if arguments.flag("promisc") {
         return with("promisc", "frames for other hosts are not the host's, and need no `take`");
     }
-    flows::expression_error(arguments)
+    flow_selection::expression_error(arguments)
 }
 
 /// Creates the failure for a source with an expression that cannot run in the kernel. Only a kernel
@@ -407,7 +415,7 @@ impl Source for PacketSource {
         let counters =
             self.device.losses.source_counters(&self.device.ring, self.emitted, &not_emitted);
         let missing = self.lost_positions();
-        let missing = (!missing.is_empty()).then_some((losses::RING_LOSS, missing));
+        let missing = (!missing.is_empty()).then_some((losses::RING_LOSS_LOCATION, missing));
         SourceCounters {
             remark: self.device.remark(),
             missing: missing.into_iter().collect(),
@@ -495,13 +503,13 @@ impl PacketSource {
             }
             return match end {
                 RxEndReason::Stopped => Ok(SourceStatus::End),
-                RxEndReason::InterfaceRemoved => Err(self.removed_failure()),
+                RxEndReason::InterfaceRemoved => Err(self.failure_for_removed_interface()),
             };
         }
         // The kernel reports the error only once, when the interface goes down, possibly as the
         // first step of its removal. From then on, the state of the interface is polled until the
         // interface is up again.
-        self.is_down |= self.device.ring.error().is_some();
+        self.is_down |= self.device.ring.take_error().is_some();
         if self.is_down {
             match self.device.link_state() {
                 LinkState::Up => self.is_down = false,
@@ -529,7 +537,7 @@ impl PacketSource {
         Some(all.packets.saturating_sub(all.drops + self.emitted.blocks + self.unknown_link))
     }
 
-    fn removed_failure(&self) -> Failure {
+    fn failure_for_removed_interface(&self) -> Failure {
         let frames = self.emitted.blocks;
         let counts =
             if self.is_filtered { FrameCount::Passed(frames) } else { FrameCount::All(frames) };

@@ -6,7 +6,7 @@ use super::*;
 use crate::testing::{checked_arguments, expect_failure, sink_opening};
 use abi::{BlockFlags, DbufId, Extent};
 use filter::Value;
-use sys::packet::layout::HEADER_SIZE;
+use sys::packet::layout::PACKET_HEADER_SIZE;
 use wire::link::LinkType;
 
 const BLOCK_HEADER_BYTES: usize = 48;
@@ -39,7 +39,7 @@ fn build_segment(packets: &[TestPacket<'_>]) -> Vec<u8> {
     };
     for (number, packet) in packets.iter().enumerate() {
         let at = bytes.len();
-        let distance = (HEADER_SIZE + HEADROOM + packet.frame.len()).next_multiple_of(16);
+        let distance = (PACKET_HEADER_SIZE + HEADROOM + packet.frame.len()).next_multiple_of(16);
         bytes.resize(at + distance, 0xee);
         let next = if number + 1 == packets.len() { 0 } else { distance };
         let length = u32::try_from(packet.frame.len()).unwrap();
@@ -55,7 +55,7 @@ fn build_segment(packets: &[TestPacket<'_>]) -> Vec<u8> {
         for (i, word) in words.iter().enumerate() {
             put(&mut bytes, at + 4 * i, &word.to_ne_bytes());
         }
-        let frame = u16::try_from(HEADER_SIZE + HEADROOM).unwrap();
+        let frame = u16::try_from(PACKET_HEADER_SIZE + HEADROOM).unwrap();
         put(&mut bytes, at + 24, &frame.to_ne_bytes());
         put(&mut bytes, at + 26, &(frame + 14).to_ne_bytes());
         let (protocol, control) = packet.tag.unwrap_or_default();
@@ -63,7 +63,7 @@ fn build_segment(packets: &[TestPacket<'_>]) -> Vec<u8> {
         put(&mut bytes, at + 36, &protocol.to_ne_bytes());
         put(&mut bytes, at + 48 + 8, &packet.hatype.to_ne_bytes());
         bytes[at + 48 + 10] = if packet.outgoing { 4 } else { 0 };
-        put(&mut bytes, at + HEADER_SIZE + HEADROOM, packet.frame);
+        put(&mut bytes, at + PACKET_HEADER_SIZE + HEADROOM, packet.frame);
     }
     put(&mut bytes, 0, &2u32.to_ne_bytes());
     put(&mut bytes, 8, &1u32.to_ne_bytes());

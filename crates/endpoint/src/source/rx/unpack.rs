@@ -46,7 +46,7 @@ pub(super) fn unpack(
             None => unknown_link += 1,
             Some(link) => {
                 let (from, length, wire_length) = reinsert_frame_tag(&packet, link, segment);
-                let place = Extent::new(position, 0).within(from, length);
+                let place = Extent::new(position, 0).subrange(from, length);
                 let flags = packet_flags(&packet);
                 let context = BlockMetadata { time: packet.time_ns, session: 0, origin, flags };
                 let marks = Marks::frame(link.0, length, wire_length);

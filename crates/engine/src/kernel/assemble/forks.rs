@@ -4,7 +4,7 @@
 //! enters each step and delivers at each exit whose edge selects the class, and that counts for
 //! each fork whether the block took any of its edges.
 
-use super::super::fused::{CounterId, Fork};
+use super::super::fused_tree::{CounterId, Fork};
 use super::Emitter;
 use ebpf::emit::{Cmp, Exit, Layers, Scope, UnfitReason, Value};
 use pipeline::ClassSet;
@@ -69,11 +69,11 @@ impl Emitter<'_> {
             s.arm(|t, none| {
                 let taken = t.get(taken);
                 t.only(taken, Cmp::Ne, 0, none);
-                t.tally(fused.counter_index(CounterId::Passed(number)), length);
+                t.add_to_tally(fused.counter_index(CounterId::Passed(number)), length);
                 t.leave(done);
             });
         }
-        s.tally(fused.counter_index(CounterId::Unselected(number)), length);
+        s.add_to_tally(fused.counter_index(CounterId::Unselected(number)), length);
         s.leave(done);
         Ok(())
     }
@@ -94,14 +94,14 @@ impl Emitter<'_> {
             let open = fused.forks_of_step(from).filter(|(_, fork)| open(fork));
             open.map(|(number, fork)| (mark_number(number), fork))
         };
-        marks().for_each(|(mark, _)| s.mark(mark, false));
+        marks().for_each(|(mark, _)| s.set_mark(mark, false));
         for (step, classes) in
             fused.following_steps(from).filter(|(_, set)| may_contain(on.class, set))
         {
             s.arm(|t, end| {
                 emit_class_test(t, on.class, classes, end);
                 let ours = marks().filter(|(_, fork)| fork.steps.contains(&step));
-                ours.for_each(|(mark, _)| t.mark(mark, true));
+                ours.for_each(|(mark, _)| t.set_mark(mark, true));
                 self.emit_step(t, step, on, end)
             })?;
         }
@@ -110,25 +110,25 @@ impl Emitter<'_> {
             s.arm(|t, end| {
                 emit_class_test(t, on.class, classes, end);
                 let ours = marks().filter(|(_, fork)| fork.exits.contains(&exit));
-                ours.for_each(|(mark, _)| t.mark(mark, true));
+                ours.for_each(|(mark, _)| t.set_mark(mark, true));
                 self.emit_delivery(t, exit, on);
             });
         }
         let length = s.view_length(on);
         for (number, fork) in fused.forks_of_step(from) {
             if !open(fork) {
-                s.tally(fused.counter_index(CounterId::Unselected(number)), length);
+                s.add_to_tally(fused.counter_index(CounterId::Unselected(number)), length);
                 continue;
             }
             s.arm(|t, end| {
                 t.arm(|u, none| {
                     u.only_marked(mark_number(number), none);
                     if !fork.has_one_edge() {
-                        u.tally(fused.counter_index(CounterId::Passed(number)), length);
+                        u.add_to_tally(fused.counter_index(CounterId::Passed(number)), length);
                     }
                     u.leave(end);
                 });
-                t.tally(fused.counter_index(CounterId::Unselected(number)), length);
+                t.add_to_tally(fused.counter_index(CounterId::Unselected(number)), length);
             });
         }
         s.leave(done);
@@ -164,7 +164,7 @@ pub(super) fn emit_class_test<'s>(
     set: &ClassSet,
     miss: Exit<'s>,
 ) {
-    let open = |high: u32| if high >= ebpf::emit::ZERO { u32::MAX } else { high };
+    let open = |high: u32| if high >= ebpf::emit::NATURAL_ZERO_CLASS { u32::MAX } else { high };
     match set.ranges() {
         [] => s.leave(miss),
         [(low, high)] => s.only_in_range(class, *low, open(*high), miss),

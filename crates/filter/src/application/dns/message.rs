@@ -1,13 +1,13 @@
 //! Parsing of a single DNS message, and its class and description.
 
-use super::{CUT, MALFORMED, NOT_DNS, POINTERS_AHEAD, QUERIES, RESPONSE_CLASS, RESPONSES};
+use super::{CUT, FORWARD_POINTERS, MALFORMED, NOT_DNS, QUERIES, RESPONSE_CLASS, RESPONSES};
 use crate::application::endpoints::{Endpoints, write_display};
 use crate::prelude::*;
-use wire::dns::{DnsFault, Entry, Message, Name, Opcode, Question, Section};
+use wire::dns::{DnsFault, Message, MessageEntry, Name, Opcode, Question, Section};
 use wire::record::{Field, RecordKind as About, Writer};
 
 /// Maximum size of a description in bytes.
-const DESCRIPTION_MAX: usize = 4096;
+const DESCRIPTION_SIZE_MAX: usize = 4096;
 /// Maximum number of answers in a description.
 const ANSWERS_MAX: usize = 16;
 
@@ -35,7 +35,7 @@ pub(super) fn describe<'a>(
     let class = found.class();
     let context = first_fragment_metadata(block.context);
     let ends = Endpoints::from_block(block, message.is_response());
-    let written = cx.describe(DESCRIPTION_MAX, class, context, |room| {
+    let written = cx.append_description(DESCRIPTION_SIZE_MAX, class, context, |room| {
         let mut writer = Writer::new(room, About::Dns);
         writer.add_number(Field::Time, context.time);
         if let Some(ends) = ends {
@@ -45,7 +45,7 @@ pub(super) fn describe<'a>(
         found.write_answers(&message, &mut writer);
         writer.finish()
     });
-    cx.count(POINTERS_AHEAD, found.has_forward_pointer.into());
+    cx.count(FORWARD_POINTERS, found.has_forward_pointer.into());
     cx.count(if message.is_response() { RESPONSES } else { QUERIES }, 1);
     Ok((class, written))
 }
@@ -54,7 +54,7 @@ fn first_fragment_metadata(context: BlockMetadata) -> BlockMetadata {
     let flags = context
         .flags
         .without(BlockFlags::LAST)
-        .without(BlockFlags::END_MASK)
+        .without(BlockFlags::SESSION_END_MASK)
         .with(BlockFlags::FIRST);
     BlockMetadata { flags, ..context }
 }
@@ -94,17 +94,19 @@ impl<'m> MessageProperties<'m> {
         for entry in entries.by_ref() {
             match entry {
                 // Type 0 in class 0 is reserved: no client queries it, and no server has it.
-                Ok(Entry::Question(question)) if (question.kind.0, question.class.0) == (0, 0) => {
+                Ok(MessageEntry::Question(question))
+                    if (question.kind.0, question.class.0) == (0, 0) =>
+                {
                     return Err(NOT_DNS);
                 }
-                Ok(Entry::Record(record)) if (record.kind.0, record.class.0) == (0, 0) => {
+                Ok(MessageEntry::Record(record)) if (record.kind.0, record.class.0) == (0, 0) => {
                     return Err(NOT_DNS);
                 }
-                Ok(Entry::Question(question)) => {
+                Ok(MessageEntry::Question(question)) => {
                     found.has_forward_pointer |= question.name.has_forward_pointer();
                     found.question.get_or_insert(question);
                 }
-                Ok(Entry::Record(record)) => {
+                Ok(MessageEntry::Record(record)) => {
                     found.has_forward_pointer |= record.name.has_forward_pointer();
                     found.owner_name.get_or_insert(record.name);
                     found.code |= record.extended_rcode_bits().unwrap_or(0);
@@ -185,7 +187,7 @@ impl<'m> MessageProperties<'m> {
             writer.add_number(Field::Ttl, ttl.into());
         }
         let records = message.entries().filter_map(|entry| match entry {
-            Ok(Entry::Record(record)) => Some(record),
+            Ok(MessageEntry::Record(record)) => Some(record),
             _ => None,
         });
         let mut answers = records.take_while(|record| record.section == Section::Answer);

@@ -61,7 +61,7 @@ followed, as resolvers do), and messages of connections that were found again af
     input_forms: Forms::of(&[Form::Segment, Form::Stream]),
     needs: InputNeeds {
         required_input: "it reads the payload of datagrams and connections",
-        ..InputNeeds::only(&[
+        ..InputNeeds::from_usable_inputs(&[
             accept_all_blocks_from("udp"),
             accept_all_blocks_from("tcp"),
             accept_all_blocks_from("token"),
@@ -101,11 +101,11 @@ const MALFORMED: Reason = DNS.reason("malformed");
 const CUT: Reason = DNS.reason("cut");
 const GAP: Reason = DNS.reason("gap");
 const TOO_MANY_PIECES: Reason = DNS.reason("too many pieces");
-const FORGOTTEN: Reason = DNS.reason("forgotten");
+const FORGOTTEN_CONNECTION: Reason = DNS.reason("forgotten");
 const QUERIES: Counter = DNS.counter("queries");
 const RESPONSES: Counter = DNS.counter("responses");
-const POINTERS_AHEAD: Counter = DNS.counter("pointers ahead");
-const FOUND_AGAIN: Counter = DNS.counter("found again");
+const FORWARD_POINTERS: Counter = DNS.counter("pointers ahead");
+const MESSAGES_FOUND_AGAIN: Counter = DNS.counter("found again");
 
 #[expect(clippy::indexing_slicing, reason = "at build time only, within both tables")]
 const fn class_names() -> [(&'static str, u32); RECORD_TYPE_NAMES.len() + RCODE_NAMES.len()] {
@@ -179,7 +179,7 @@ impl Dns {
                 return cx.pass(block);
             }
             if let Some(mut connection) = self.table.make_room(key, self.connections_max) {
-                connection.release_all(FORGOTTEN, cx);
+                connection.release_all(FORGOTTEN_CONNECTION, cx);
             }
         }
         let connection = self.table.get_or_create(key);

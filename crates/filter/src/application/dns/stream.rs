@@ -7,8 +7,8 @@
 
 use super::message::{ReceivedMessage, describe};
 use super::{
-    CUT, FOUND_AGAIN, GAP, MALFORMED, NOT_DNS, TOO_MANY_PIECES, emit_description, into_fragment,
-    into_standalone_message, into_unanswered_message,
+    CUT, GAP, MALFORMED, MESSAGES_FOUND_AGAIN, NOT_DNS, TOO_MANY_PIECES, emit_description,
+    into_fragment, into_standalone_message, into_unanswered_message,
 };
 use crate::prelude::*;
 use wire::dns::{HEADER_LENGTH, Message};
@@ -99,7 +99,7 @@ impl DnsConnection {
             true => direction.handle_hole(block, cx),
             false => direction.handle_block(block, buf, cx),
         }
-        if flags.contains(BlockFlags::END) {
+        if flags.contains(BlockFlags::SESSION_END) {
             direction.has_ended = 1;
             direction.release_held_pieces(CUT, cx);
         }
@@ -132,7 +132,7 @@ impl DnsDirection {
             if length > self.missing_bytes {
                 self.direction_fault = GAP.to_code();
             } else {
-                self.advance(length);
+                self.advance_within_message(length);
                 self.message_fault = if self.missing_bytes > 0 { GAP.to_code() } else { 0 };
             }
         }
@@ -157,7 +157,7 @@ impl DnsDirection {
                 missing_bytes: 0,
                 ..*self
             };
-            cx.count(FOUND_AGAIN, 1);
+            cx.count(MESSAGES_FOUND_AGAIN, 1);
         }
         let mut pieces =
             BlockSplitter { block, next_offset: 0, leading_length_bytes: 0, has_emitted: false };
@@ -167,7 +167,7 @@ impl DnsDirection {
                 continue;
             }
             let piece = pieces.next_piece(self.missing_bytes);
-            self.advance(piece.length());
+            self.advance_within_message(piece.length());
             self.emit_or_hold_piece(piece, &mut pieces, buf, cx);
             pieces.leading_length_bytes = 0;
             if self.missing_bytes == 0 {
@@ -224,7 +224,7 @@ impl DnsDirection {
         }
     }
 
-    fn advance(&mut self, length: u32) {
+    fn advance_within_message(&mut self, length: u32) {
         self.missing_bytes = self.missing_bytes.saturating_sub(length);
         if self.missing_bytes == 0 {
             self.length_field_bytes = 0;
@@ -327,12 +327,12 @@ impl DnsDirection {
         buf.extend(
             cx.held_blocks(&self.held).flat_map(|(_, piece)| piece.bytes()).skip(lead as usize),
         );
-        let Some((_, block)) = cx.front(&self.held) else { return };
+        let Some((_, block)) = cx.front_block(&self.held) else { return };
         match describe(ReceivedMessage { block, raw: buf, length }, cx) {
             Ok((class, description)) => {
                 self.is_recognized = 1;
                 let mut flags = emit_description(description, cx);
-                while let Some((_, piece)) = cx.front(&self.held) {
+                while let Some((_, piece)) = cx.front_block(&self.held) {
                     if piece.length() <= lead {
                         cx.consume_front_block(&mut self.held);
                         lead -= piece.length();
@@ -395,7 +395,7 @@ impl<'a> BlockSplitter<'a> {
         let mut piece = self.block.narrow(self.next_offset, length);
         self.next_offset += piece.length();
         if self.next_offset < self.block.length() {
-            piece.context.flags = piece.context.flags.without(BlockFlags::END_MASK);
+            piece.context.flags = piece.context.flags.without(BlockFlags::SESSION_END_MASK);
         }
         piece
     }

@@ -62,10 +62,10 @@ fn run_datagrams(frames: &[Frame]) -> Vec<DatagramOutput> {
     let mut space = Space::new(&arena);
     let mut node = Node::new(&DNS, &[]).unwrap();
     let mut batch = space.batch(frames);
-    for l in lanes(batch.live()) {
+    for l in lanes(batch.live_lanes()) {
         batch.set_block(l, batch.block(l).view_at(42, u32::MAX));
     }
-    let out = node.pass(batch, &mut space, 0);
+    let out = node.process_batch(batch, &mut space, 0);
     let blocks = out.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
     blocks
         .map(|(_, block)| {
@@ -175,7 +175,7 @@ fn invalid_messages_have_no_class() {
         let mut node = Node::new(&DNS, &[]).unwrap();
         let mut batch = space.batch(std::slice::from_ref(frame));
         batch.set_block(0, batch.block(0).view_at(42, u32::MAX));
-        let after = node.pass(batch, &mut space, 0);
+        let after = node.process_batch(batch, &mut space, 0);
         why.push(node.unanswered_reasons().find(|(_, n)| *n > 0).map(|(name, _)| name));
         let blocks = after.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
         out.extend(blocks.map(|(_, block)| (block.pointer.class.0, block.context.flags)));

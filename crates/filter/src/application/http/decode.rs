@@ -11,7 +11,7 @@
 use super::reasons;
 use super::walk::BlockWalk;
 use crate::prelude::*;
-use abi::BLOCK_MAX;
+use abi::BLOCK_LENGTH_MAX;
 use brotli_decompressor::Decompressor;
 use flate2::{Decompress, FlushDecompress, Status};
 use std::io::Read;
@@ -26,7 +26,7 @@ impl BlockWalk<'_, '_, '_> {
         let length = self.offset - from;
         let gathered = self.direction().held_bytes.saturating_add(length);
         if gathered as usize > self.options.decoded_max {
-            self.cx.count(reasons::TOO_LARGE, 1);
+            self.cx.count(reasons::BODIES_TOO_LARGE, 1);
             self.abandon_decoding();
             return self.emit_body_bytes(from, self.body_has_ended());
         }
@@ -59,7 +59,7 @@ impl BlockWalk<'_, '_, '_> {
     /// Decodes the held pieces of the body and emits the decoded bytes or, if decoding fails, the
     /// pieces. Marks the message as broken if the coded body is truncated.
     pub(super) fn decode_body(&mut self) {
-        let codings = self.codings();
+        let codings = self.content_codings();
         self.cx.gather_views(
             &self.connection.directions[self.direction].held,
             &mut self.decoder.input,
@@ -70,7 +70,7 @@ impl BlockWalk<'_, '_, '_> {
         let decoded = self.decoder.decode(codings);
         let (Ok(counter) | Err(counter)) = decoded;
         self.cx.count(counter, 1);
-        if decoded == Ok(reasons::DECODED_IN_PART) {
+        if decoded == Ok(reasons::PARTLY_DECODED_BODIES) {
             self.direction().is_broken = 1;
         }
         if decoded.is_ok() { self.emit_decoded_body() } else { self.abandon_decoding() }
@@ -95,7 +95,7 @@ impl BlockWalk<'_, '_, '_> {
         }
         let mut rest = self.decoder.output.as_slice();
         while !rest.is_empty() {
-            let (next, after) = rest.split_at(rest.len().min(BLOCK_MAX));
+            let (next, after) = rest.split_at(rest.len().min(BLOCK_LENGTH_MAX));
             rest = after;
             if rest.is_empty() {
                 context.flags = context.flags.with(last);
@@ -122,7 +122,7 @@ pub(super) struct BodyDecoder {
 
 /// Output size in bytes up to which the ratio of output to input is not limited, because short
 /// repetitive bodies have a high compression ratio.
-const RATIO_FREE_SIZE: usize = 64 * 1024;
+const UNLIMITED_RATIO_SIZE_MAX: usize = 64 * 1024;
 /// Number of bytes by which the output buffer grows at a time.
 const OUTPUT_GROWTH_BYTES: usize = 64 * 1024;
 /// Maximum number of nested codings that are decoded, which is also the maximum that the state of a
@@ -143,10 +143,14 @@ impl BodyDecoder {
     /// a failure.
     fn decode(&mut self, codings: ContentCodings) -> Result<Counter, Counter> {
         if codings.iter_outermost_first().any(|coding| coding == ContentCoding::OtherRegistered) {
-            return Err(reasons::NOT_DECODABLE);
+            return Err(reasons::UNDECODABLE_BODIES);
         }
-        let limit =
-            self.input.len().saturating_mul(self.ratio).max(RATIO_FREE_SIZE).min(self.output_max);
+        let limit = self
+            .input
+            .len()
+            .saturating_mul(self.ratio)
+            .max(UNLIMITED_RATIO_SIZE_MAX)
+            .min(self.output_max);
         let (mut whole, mut undone) = (true, false);
         for coding in codings.iter_outermost_first().take(CODINGS_MAX) {
             self.output.clear();
@@ -155,7 +159,7 @@ impl BodyDecoder {
                     (whole, undone) = (whole && ended, true);
                     std::mem::swap(&mut self.input, &mut self.output);
                 }
-                Err(reasons::TOO_LARGE) => return Err(reasons::TOO_LARGE),
+                Err(reasons::BODIES_TOO_LARGE) => return Err(reasons::BODIES_TOO_LARGE),
                 Err(_) => {}
             }
         }
@@ -163,8 +167,8 @@ impl BodyDecoder {
         self.input.shrink_to(OUTPUT_GROWTH_BYTES);
         match undone {
             true if whole => Ok(reasons::DECODED_BODIES),
-            true => Ok(reasons::DECODED_IN_PART),
-            false => Err(reasons::NOT_DECODABLE),
+            true => Ok(reasons::PARTLY_DECODED_BODIES),
+            false => Err(reasons::UNDECODABLE_BODIES),
         }
     }
 }
@@ -196,11 +200,11 @@ fn decode_content_coding(
                 (end, _) if end != InflateOutcome::Corrupt && !out.is_empty() => {
                     Ok(end == InflateOutcome::Complete)
                 }
-                _ => Err(reasons::NOT_DECODABLE),
+                _ => Err(reasons::UNDECODABLE_BODIES),
             }
         }
         ContentCoding::Brotli => decode_brotli(bytes, out, limit),
-        ContentCoding::OtherRegistered | ContentCoding::Unknown => Err(reasons::NOT_DECODABLE),
+        ContentCoding::OtherRegistered | ContentCoding::Unknown => Err(reasons::UNDECODABLE_BODIES),
     }
 }
 
@@ -220,11 +224,11 @@ enum InflateOutcome {
 /// if no byte can be decoded, or if the output exceeds `limit` bytes.
 fn gunzip(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
     const TRAILER_SIZE: usize = 8;
-    let mut rest = skip_gzip_header(bytes).ok_or(reasons::NOT_DECODABLE)?;
+    let mut rest = skip_gzip_header(bytes).ok_or(reasons::UNDECODABLE_BODIES)?;
     loop {
         let (end, taken) = inflate(rest, out, limit)?;
         if end != InflateOutcome::Complete {
-            return if out.is_empty() { Err(reasons::NOT_DECODABLE) } else { Ok(false) };
+            return if out.is_empty() { Err(reasons::UNDECODABLE_BODIES) } else { Ok(false) };
         }
         let trailer = rest.get(taken..).unwrap_or_default();
         let next = trailer.get(TRAILER_SIZE..).and_then(skip_gzip_header);
@@ -273,7 +277,7 @@ fn inflate(
         let rest = bytes.get(inflate.total_in() as usize..).unwrap_or_default();
         let step = inflate.decompress_vec(rest, out, FlushDecompress::None);
         if out.len() > limit {
-            return Err(reasons::TOO_LARGE);
+            return Err(reasons::BODIES_TOO_LARGE);
         }
         let end = match step {
             Err(_) => InflateOutcome::Corrupt,
@@ -289,9 +293,9 @@ fn decode_brotli(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, 
     let mut reader = Decompressor::new(bytes, 4096).take(limit as u64 + 1);
     let read = reader.read_to_end(out);
     match read {
-        _ if out.len() > limit => Err(reasons::TOO_LARGE),
+        _ if out.len() > limit => Err(reasons::BODIES_TOO_LARGE),
         Ok(_) => Ok(true),
-        Err(_) if out.is_empty() => Err(reasons::NOT_DECODABLE),
+        Err(_) if out.is_empty() => Err(reasons::UNDECODABLE_BODIES),
         Err(_) => Ok(false),
     }
 }

@@ -9,8 +9,8 @@ use crate::prelude::*;
 use base64::Engine;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
-use wire::http::{Head, Start};
-use wire::record::{Field, Record, RecordKind, TEXT_MAX, Writer};
+use wire::http::{Head, StartLine};
+use wire::record::{Field, Record, RecordKind, TEXT_LENGTH_MAX, Writer};
 
 /// Upper bound on the size of a description in bytes, excluding the texts copied from the head.
 const TEXTLESS_DESCRIPTION_SIZE: usize = 256;
@@ -38,7 +38,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
             context.flags = context.flags.with(self.last_fragment_flag());
         }
         let class = Class(self.direction().class);
-        let described = self.cx.describe(room, class, context, |room| {
+        let described = self.cx.append_description(room, class, context, |room| {
             let kind = if requests { RecordKind::HttpRequest } else { RecordKind::HttpResponse };
             let mut writer = Writer::new(room, kind);
             writer.add_number(Field::Time, time);
@@ -46,10 +46,10 @@ impl<'a> BlockWalk<'_, '_, 'a> {
                 ends.write(&mut writer);
             }
             match head.start {
-                Start::Request { method, target, .. } => {
+                StartLine::Request { method, target, .. } => {
                     write_request_fields(&mut writer, head, method, target);
                 }
-                Start::Response { status, reason } => {
+                StartLine::Response { status, reason } => {
                     write_response_fields(
                         &mut writer,
                         head,
@@ -78,13 +78,13 @@ impl<'a> BlockWalk<'_, '_, 'a> {
 
     /// Returns the time at which the first byte of the message's head arrived.
     fn message_start_time(&self) -> u64 {
-        let held = self.cx.front(&self.connection.directions[self.direction].held);
+        let held = self.cx.front_block(&self.connection.directions[self.direction].held);
         held.map_or(self.block.context.time, |(_, block)| block.context.time)
     }
 
     fn endpoints(&self) -> Option<Endpoints> {
         // The last block of a connection may be a generated block without headers.
-        let held = self.cx.front(&self.connection.directions[self.direction].held);
+        let held = self.cx.front_block(&self.connection.directions[self.direction].held);
         let block = held.map_or(self.block, |(_, block)| block);
         Endpoints::from_block(block, !self.carries_requests())
     }
@@ -101,12 +101,12 @@ impl<'a> BlockWalk<'_, '_, 'a> {
             + request.map_or(0, |record| description_texts_size(&record))
             + response.map_or(0, |(record, ..)| description_texts_size(&record));
         let mut context = self.block.context;
-        let stream = BlockFlags::BACKWARD.with(BlockFlags::END_MASK);
+        let stream = BlockFlags::BACKWARD.with(BlockFlags::SESSION_END_MASK);
         context.flags =
             context.flags.without(stream).with(BlockFlags::FIRST).with(BlockFlags::LAST);
         let class = Class(1000 + response.map_or(0, |(_, class, _)| class));
         let end = context.time;
-        let described = self.cx.describe(room, class, context, |room| {
+        let described = self.cx.append_description(room, class, context, |room| {
             let mut writer = Writer::new(room, RecordKind::HttpExchange);
             let (mut missing, mut broken) = (0_u64, false);
             if let Some(request) = &request {
@@ -153,7 +153,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
     /// exchange. Returns `None` if memory runs out.
     pub(super) fn create_body_record(&mut self, observed: ObservedBody) -> Option<Block<'a>> {
         let context = self.block.context;
-        self.cx.describe(TEXTLESS_DESCRIPTION_SIZE, Class::YES, context, |room| {
+        self.cx.append_description(TEXTLESS_DESCRIPTION_SIZE, Class::YES, context, |room| {
             let mut writer = Writer::new(room, RecordKind::HttpRequest);
             writer.add_number(Field::RequestBody, observed.bytes);
             if observed.missing > 0 {
@@ -222,7 +222,7 @@ fn write_response_fields(
     for field in [Field::Method, Field::Url, Field::Host] {
         if let Some(value) = asked.and_then(|record| record.text(field)) {
             writer.add_text(field, value);
-            is_longest |= value.len() == TEXT_MAX;
+            is_longest |= value.len() == TEXT_LENGTH_MAX;
         }
     }
     if let Some(asked) = asked.filter(|_| is_longest) {
@@ -326,8 +326,8 @@ fn write_user_name(writer: &mut Writer<'_>, authorization: &[u8]) {
 fn head_texts_size(head: &Head<'_>) -> usize {
     let fields = &head.fields;
     let start = match head.start {
-        Start::Request { method, target, .. } => method.len() + target.len(),
-        Start::Response { reason, .. } => reason.len(),
+        StartLine::Request { method, target, .. } => method.len() + target.len(),
+        StartLine::Response { reason, .. } => reason.len(),
     };
     start
         + head.version.len()

@@ -6,7 +6,7 @@ use super::reasons;
 use super::state::{HttpDirection, Phase, Protocol};
 use super::walk::BlockWalk;
 use wire::http::{
-    Body, EvaluatedFields, Head, HeadError, HeadSearch, ParseMode, ProtocolGuess, Start,
+    Body, EvaluatedFields, Head, HeadError, HeadSearch, ParseMode, ProtocolGuess, StartLine,
     guess_protocol, method_number,
 };
 
@@ -23,7 +23,8 @@ impl BlockWalk<'_, '_, '_> {
     /// handles the bytes as a response without a head if they may be one, or else emits bytes
     /// without a class up to the next possible start of a message.
     pub(super) fn parse_message_start(&mut self) {
-        if self.direction().phase() == Phase::LostAtLineStart && !self.try_resume_here() {
+        if self.direction().phase() == Phase::LostAtLineStart && !self.try_resume_at_current_line()
+        {
             return;
         }
         let lost = self.direction().phase().is_lost();
@@ -42,7 +43,7 @@ impl BlockWalk<'_, '_, '_> {
         match self.parse_head(rest) {
             Ok(head) => {
                 self.cx.count(
-                    reasons::FOUND_AGAIN,
+                    reasons::MESSAGES_FOUND_AGAIN,
                     u64::from(lost && self.connection.protocol().is_some()),
                 );
                 let (from, to) = (self.offset + head.begin as u32, self.offset + head.end as u32);
@@ -55,7 +56,9 @@ impl BlockWalk<'_, '_, '_> {
                 let _ = seek.may_end_in(rest);
                 self.hold_head_piece(rest.len(), seek);
             }
-            Err(HeadError::Incomplete) => self.skip_to_next_message_start(reasons::LOST),
+            Err(HeadError::Incomplete) => {
+                self.skip_to_next_message_start(reasons::MESSAGE_START_LOST)
+            }
             Err(HeadError::Fault(_)) if self.may_be_headless_response() => {
                 self.handle_headless_response()
             }
@@ -86,10 +89,10 @@ impl BlockWalk<'_, '_, '_> {
             let class = self.cx.answer_absent(reasons::MALFORMED);
             self.emit_piece(junk.with_class(class));
             self.offset += start as u32;
-            self.direction().enter(Phase::BetweenMessages);
+            self.direction().enter_phase(Phase::BetweenMessages);
             return;
         }
-        let start = Start::Response { status: 0, reason: &[] };
+        let start = StartLine::Response { status: 0, reason: &[] };
         let fields = EvaluatedFields::default();
         let head =
             Head { begin: 0, end: 0, start, version: &[], is_persistent_version: false, fields };
@@ -114,7 +117,7 @@ impl BlockWalk<'_, '_, '_> {
             ProtocolGuess::Http2 => return self.reject_protocol(Protocol::Http2),
             ProtocolGuess::Other if !lost && self.skip_leading_header_lines(rest) => return false,
             ProtocolGuess::TooShort | ProtocolGuess::Other if lost => {
-                self.skip_to_next_message_start(reasons::LOST);
+                self.skip_to_next_message_start(reasons::MESSAGE_START_LOST);
                 return false;
             }
             ProtocolGuess::TooShort | ProtocolGuess::Other => {
@@ -135,7 +138,7 @@ impl BlockWalk<'_, '_, '_> {
         let lost = self.direction().phase().is_lost();
         self.release_held_head(self.direction, reasons::NOT_HTTP);
         if protocol != Protocol::Other || !lost {
-            self.direction().enter(Phase::OtherProtocol);
+            self.direction().enter_phase(Phase::OtherProtocol);
         }
         let other = self.connection.directions[1 - self.direction].phase() == Phase::OtherProtocol;
         if protocol != Protocol::Other || (other && !lost) {
@@ -144,7 +147,7 @@ impl BlockWalk<'_, '_, '_> {
             self.connection
                 .directions
                 .iter_mut()
-                .for_each(|direction| direction.enter(Phase::OtherProtocol));
+                .for_each(|direction| direction.enter_phase(Phase::OtherProtocol));
         }
         self.pass_rest_of_block();
         false
@@ -153,8 +156,8 @@ impl BlockWalk<'_, '_, '_> {
     fn parse_head<'t>(&self, text: &'t [u8]) -> Result<Head<'t>, HeadError> {
         let mode = self.options.mode;
         match self.carries_requests() {
-            true => Head::request(text, mode),
-            false => Head::response(text, mode),
+            true => Head::parse_request(text, mode),
+            false => Head::parse_response(text, mode),
         }
     }
 
@@ -166,7 +169,7 @@ impl BlockWalk<'_, '_, '_> {
             return self.handle_syntax_error();
         }
         let direction = self.direction();
-        direction.enter(Phase::InHead);
+        direction.enter_phase(Phase::InHead);
         direction.head_search = seek.number();
         direction.held_bytes = gathered;
         if !self.hold_rest_of_block() {
@@ -246,16 +249,18 @@ impl BlockWalk<'_, '_, '_> {
     pub(super) fn begin_message(&mut self, head: &Head<'_>, from: u32, to: u32) {
         if head.is_http2_preface() {
             // The response that accepted the switch was not observed.
-            self.release_held_head(self.direction, reasons::SWITCHED);
+            self.release_held_head(self.direction, reasons::PROTOCOL_SWITCHED);
             return self.mark_protocol_switched();
         }
         let mode = self.options.mode;
         let body = match head.start {
-            Start::Request { .. } => match Body::after_request_head(head, mode) {
+            StartLine::Request { .. } => match Body::after_request_head(head, mode) {
                 Ok(body) => body,
                 Err(_) => return self.handle_syntax_error(),
             },
-            Start::Response { .. } => Body::after_response_head(head, self.request_method(), mode),
+            StartLine::Response { .. } => {
+                Body::after_response_head(head, self.request_method(), mode)
+            }
         };
         self.store_open_message(head, body, false);
         self.emit_head(from, to);
@@ -270,7 +275,7 @@ impl BlockWalk<'_, '_, '_> {
         self.connection.protocol_number = Protocol::Http1.stored_number();
         let other = &mut self.connection.directions[1 - self.direction];
         if other.phase() == Phase::OtherProtocol {
-            other.enter(Phase::FramingLost);
+            other.enter_phase(Phase::FramingLost);
         }
         let decodes = self.options.decode && self.options.emit != EmittedParts::Head;
         let strict = self.options.mode == ParseMode::Strict;
@@ -301,9 +306,9 @@ impl BlockWalk<'_, '_, '_> {
 /// Returns the class of the message with this head.
 fn head_class(head: &Head<'_>) -> u32 {
     match head.start {
-        Start::Request { number, .. } => number.into(),
-        Start::Response { status, .. } if (100..1000).contains(&status) => status.into(),
-        Start::Response { .. } => INVALID_STATUS_CLASS,
+        StartLine::Request { number, .. } => number.into(),
+        StartLine::Response { status, .. } if (100..1000).contains(&status) => status.into(),
+        StartLine::Response { .. } => INVALID_STATUS_CLASS,
     }
 }
 

@@ -31,7 +31,7 @@ use decode::BodyDecoder;
 use options::{EmittedParts, Options};
 use state::{HttpConnection, Protocol};
 use walk::BlockWalk;
-use wire::http::{METHOD_CLASSES, OTHER, ParseMode};
+use wire::http::{METHOD_CLASSES, OTHER_METHOD, ParseMode};
 
 /// Catalog entry of `http`, which extracts, classifies and describes HTTP/1 messages.
 pub const HTTP: Description = Description {
@@ -84,39 +84,44 @@ decodable, or too large to decode. The report counts connections by protocol.",
     reads: ReadDepth::All,
     effect: Some(effect),
     parameters: &[
-        Parameter::named(
+        Parameter::with_default(
             "emit",
             ParameterType::OneOf(&["message", "head", "body"]),
             "message",
             "the part of a message that follows its description",
         ),
-        Parameter::named("decode", ParameterType::Flag, "no", "undo the content coding of bodies"),
-        Parameter::named(
+        Parameter::with_default(
+            "decode",
+            ParameterType::Flag,
+            "no",
+            "undo the content coding of bodies",
+        ),
+        Parameter::with_default(
             "strict",
             ParameterType::Flag,
             "no",
             "refuse what RFC 9112 does not permit",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "head",
             ParameterType::Size { low: 256, high: 1 << 20 },
             "64k",
             "maximum length of a head that spans several blocks",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "pending",
             ParameterType::Number { low: 1, high: 1 << 16 },
             "256",
             "maximum number of requests per connection that wait for a response",
         ),
         Parameter::table_size("connections", "262144", "maximum number of connections in memory"),
-        Parameter::named(
+        Parameter::with_default(
             "ratio",
             ParameterType::Number { low: 1, high: 100_000 },
             "200",
             "maximum ratio of decoded to coded length of a body, beyond 64 KB",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "most",
             ParameterType::Size { low: 1 << 10, high: 1 << 30 },
             "16M",
@@ -138,7 +143,10 @@ decodable, or too large to decode. The report counts connections by protocol.",
     counters: reasons::COUNTERS,
     state: StateFacts::sessions::<HttpConnection>().with_held_max(1 << 20),
     has_report: true,
-    analysis: Analysis { context_setting: Some(selects_exchanges), ..Analysis::NONE },
+    analysis: ArgumentAnalysis {
+        context_setting: Some(selects_exchanges),
+        ..ArgumentAnalysis::NONE
+    },
     constructor: Some(make_filter),
     ..Description::FILTER_DEFAULTS
 };
@@ -151,7 +159,7 @@ const METHOD_NAMES: [(&str, u32); METHOD_CLASSES.len() + 1] = method_names();
 
 #[expect(clippy::indexing_slicing, reason = "at build time only, within the table")]
 const fn method_names() -> [(&'static str, u32); METHOD_CLASSES.len() + 1] {
-    let mut names = [("other", OTHER as u32); METHOD_CLASSES.len() + 1];
+    let mut names = [("other", OTHER_METHOD as u32); METHOD_CLASSES.len() + 1];
     let mut at = 0;
     while at < METHOD_CLASSES.len() {
         names[at] = (METHOD_CLASSES[at].1, at as u32 + 1);
@@ -189,7 +197,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let decoder = BodyDecoder::new(arguments.number_as_usize("ratio"), options.decoded_max);
     let mut connections = Sessions::<HttpConnection>::default();
     connections.get_or_create(PRIVATE_SESSION_KEY);
-    Ok(Filter::holding(Http { options, connections, head_buffer: Vec::new(), decoder }))
+    Ok(Filter::holding_lanes(Http { options, connections, head_buffer: Vec::new(), decoder }))
 }
 
 struct Http {
@@ -258,7 +266,7 @@ impl Http {
             };
         }
         if !is_known {
-            self.make_room(cx);
+            self.evict_connection_if_full(cx);
         }
         self.process_any_block(block, key, cx);
         None
@@ -310,7 +318,7 @@ impl Http {
 
     /// If the maximum number of connections is reached, evicts a connection that has not been used
     /// recently.
-    fn make_room(&mut self, cx: &mut StreamContext<'_, '_>) {
+    fn evict_connection_if_full(&mut self, cx: &mut StreamContext<'_, '_>) {
         // `len` includes the private session.
         if self.connections.len() <= self.options.connections_max {
             return;
@@ -340,13 +348,13 @@ impl Http {
             let block = walk::make_end_hole(key, direction, cx.now);
             let (text, decoder) = (&mut self.head_buffer, &mut self.decoder);
             BlockWalk::new(&self.options, text, decoder, cx, &mut connection, block)
-                .close_direction();
+                .end_released_direction();
         }
         let block = walk::make_end_hole(key, 0, cx.now);
         let (text, decoder) = (&mut self.head_buffer, &mut self.decoder);
         BlockWalk::new(&self.options, text, decoder, cx, &mut connection, block)
             .drop_pending_requests();
-        if before == 0 && connection.has_bytes() {
+        if before == 0 && connection.has_received_bytes() {
             self.count_connection_protocol(Protocol::Other.stored_number());
         }
     }

@@ -64,7 +64,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
     /// incomplete, otherwise `LAST`.
     pub(super) fn last_fragment_flag(&self) -> BlockFlags {
         if self.connection.directions[self.direction].is_broken != 0 {
-            BlockFlags::END
+            BlockFlags::SESSION_END
         } else {
             BlockFlags::LAST
         }
@@ -93,7 +93,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         move |flags: BlockFlags| {
             let stream = BlockFlags::FIRST
                 .with(BlockFlags::LAST)
-                .with(BlockFlags::END_MASK)
+                .with(BlockFlags::SESSION_END_MASK)
                 .with(BlockFlags::BACKWARD);
             let flags = flags.without(stream);
             if requests { flags } else { flags.with(BlockFlags::BACKWARD) }
@@ -104,10 +104,10 @@ impl<'a> BlockWalk<'_, '_, 'a> {
     /// [`Phase`] of the direction determines the reason.
     pub(super) fn pass_rest_of_block(&mut self) {
         let reason = match self.direction().phase() {
-            Phase::Switched => reasons::SWITCHED,
+            Phase::Switched => reasons::PROTOCOL_SWITCHED,
             Phase::Closed => reasons::AFTER_CLOSE,
             Phase::OtherProtocol => reasons::NOT_HTTP,
-            _ => reasons::LOST,
+            _ => reasons::MESSAGE_START_LOST,
         };
         self.pass_unanswered(reason);
     }

@@ -23,7 +23,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
     /// Returns the oldest pending request and its key. The next response belongs to this request.
     /// Returns `None` if no request is pending.
     pub(super) fn pending_request(&self) -> Option<(u32, Record<'a>)> {
-        let (key, block) = self.cx.front(&self.connection.pending_descriptions)?;
+        let (key, block) = self.cx.front_block(&self.connection.pending_descriptions)?;
         let record = Record::parse(block.frame).filter(|_| key & KEY_PART_MASK == 0)?;
         Some((key, record))
     }
@@ -108,7 +108,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
             return;
         }
         self.connection.lost_directions = 0;
-        let Some((front, _)) = self.cx.front(&self.connection.pending_descriptions) else {
+        let Some((front, _)) = self.cx.front_block(&self.connection.pending_descriptions) else {
             self.connection.unheld_requests = self.connection.unheld_requests.saturating_sub(1);
             return;
         };
@@ -124,7 +124,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
     /// Ends all pending requests, whose responses are still missing or incomplete. Counts them as
     /// unpaired and, if exchanges are emitted, emits their exchanges.
     pub(super) fn drop_pending_requests(&mut self) {
-        while let Some((front, _)) = self.cx.front(&self.connection.pending_descriptions) {
+        while let Some((front, _)) = self.cx.front_block(&self.connection.pending_descriptions) {
             self.cx.count(reasons::UNPAIRED_MESSAGES, 1);
             if self.options.exchanges {
                 self.emit_front_exchange(false);
@@ -136,7 +136,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
     }
 
     fn drop_front_request(&mut self, front: u32) {
-        while let Some((key, _)) = self.cx.front(&self.connection.pending_descriptions) {
+        while let Some((key, _)) = self.cx.front_block(&self.connection.pending_descriptions) {
             if key | KEY_PART_MASK != front | KEY_PART_MASK {
                 break;
             }

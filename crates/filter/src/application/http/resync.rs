@@ -14,7 +14,7 @@ use wire::http::{METHOD_CLASSES, ProtocolGuess, guess_protocol, method_number};
 const RESPONSE_PREFIX: &[u8] = b"HTTP/1.";
 
 /// A possible start of a message: a line that the search for the next message has found.
-struct Candidate {
+struct StartLineCandidate {
     /// Offset of the line in the searched bytes.
     at: usize,
     /// True if the line is a complete start line, false if it may become one.
@@ -43,7 +43,7 @@ impl BlockWalk<'_, '_, '_> {
         let Some(found) = find_next_start_line(rest, self.expected_messages()) else {
             self.pass_unanswered(reason);
             if rest.ends_with(b"\n") {
-                self.direction().enter(Phase::LostAtLineStart);
+                self.direction().enter_phase(Phase::LostAtLineStart);
             }
             return;
         };
@@ -53,23 +53,23 @@ impl BlockWalk<'_, '_, '_> {
         let class = self.cx.answer_absent(reason);
         self.emit_piece(skipped.with_class(class));
         self.offset += found.at as u32;
-        self.cx.count(reasons::FOUND_AGAIN, found.certain.into());
-        self.direction().enter(Phase::BetweenMessages);
+        self.cx.count(reasons::MESSAGES_FOUND_AGAIN, found.certain.into());
+        self.direction().enter_phase(Phase::BetweenMessages);
     }
 
     /// Ends the search for a message and returns true if the current line may be a start line.
     /// Otherwise returns false and emits the bytes from the current offset without a class, up to
     /// the next line with which a message may begin or to the end of the block.
-    pub(super) fn try_resume_here(&mut self) -> bool {
+    pub(super) fn try_resume_at_current_line(&mut self) -> bool {
         match start_line_certainty(self.unprocessed_bytes(), self.expected_messages()) {
             Some(certain) => {
-                self.cx.count(reasons::FOUND_AGAIN, certain.into());
-                self.direction().enter(Phase::BetweenMessages);
+                self.cx.count(reasons::MESSAGES_FOUND_AGAIN, certain.into());
+                self.direction().enter_phase(Phase::BetweenMessages);
                 true
             }
             None => {
-                self.direction().enter(Phase::FramingLost);
-                self.skip_to_next_message_start(reasons::LOST);
+                self.direction().enter_phase(Phase::FramingLost);
+                self.skip_to_next_message_start(reasons::MESSAGE_START_LOST);
                 false
             }
         }
@@ -90,12 +90,12 @@ impl BlockWalk<'_, '_, '_> {
 
 /// Returns the first line after the current one with which a message may begin, or `None` if there
 /// is no such line.
-fn find_next_start_line(rest: &[u8], expected: ExpectedMessages) -> Option<Candidate> {
+fn find_next_start_line(rest: &[u8], expected: ExpectedMessages) -> Option<StartLineCandidate> {
     let mut ends = memchr::memchr_iter(b'\n', rest);
     ends.find_map(|end| {
         let at = end + 1;
         let line = rest.get(at..).filter(|line| !line.is_empty())?;
-        start_line_certainty(line, expected).map(|certain| Candidate { at, certain })
+        start_line_certainty(line, expected).map(|certain| StartLineCandidate { at, certain })
     })
 }
 

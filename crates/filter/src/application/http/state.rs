@@ -151,7 +151,7 @@ impl HttpDirection {
     }
 
     /// Changes the parse state of the direction.
-    pub(super) const fn enter(&mut self, phase: Phase) {
+    pub(super) const fn enter_phase(&mut self, phase: Phase) {
         self.phase_number = phase as u8;
     }
 }
@@ -209,7 +209,7 @@ impl HttpConnection {
         let direction = if flags.contains(BlockFlags::BACKWARD) { other } else { one };
         let plain = direction.phase() == Phase::InBody
             && direction.codings == 0
-            && !flags.contains(BlockFlags::END);
+            && !flags.contains(BlockFlags::SESSION_END);
         if !plain || block.pointer.is_hole() || !direction.body.consume_if_all_data(block.length())
         {
             return None;
@@ -225,7 +225,7 @@ impl HttpConnection {
     }
 
     /// Returns true if any bytes of the connection have arrived.
-    pub(super) fn has_bytes(&self) -> bool {
+    pub(super) fn has_received_bytes(&self) -> bool {
         self.directions.iter().any(|direction| direction.has_begun != 0)
     }
 }

@@ -33,7 +33,7 @@ fn hole_block(back: bool, hole: u32) -> StreamBlock {
 }
 
 fn end_block(back: bool) -> StreamBlock {
-    StreamBlock { flags: BlockFlags::END, ..hole_block(back, 0) }
+    StreamBlock { flags: BlockFlags::SESSION_END, ..hole_block(back, 0) }
 }
 
 /// An output message, reassembled from its fragments.
@@ -61,7 +61,7 @@ impl OutputMessage {
 
     fn number(&self, field: Field) -> Option<u64> {
         let value = self.fields.iter().find(|(f, _)| *f == field).map(|(_, value)| value)?;
-        wire::record::number(value)
+        wire::record::decode_number(value)
     }
 }
 
@@ -76,7 +76,7 @@ struct ConnectionOutput {
 }
 
 impl ConnectionOutput {
-    fn record(&mut self, block: &Block<'_>) {
+    fn record_block(&mut self, block: &Block<'_>) {
         let back = block.context.flags.contains(BlockFlags::BACKWARD);
         if !block.pointer.class.is_answered() {
             self.unanswered[usize::from(back)].extend(block.bytes());
@@ -116,7 +116,7 @@ impl ConnectionOutput {
         message.missing_bytes += block.length() - block.bytes().len() as u32;
         let flags = block.context.flags;
         message.is_decoded |= flags.contains(BlockFlags::DECODED);
-        if flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::END) {
+        if flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::SESSION_END) {
             message.whole = flags.contains(BlockFlags::LAST);
             self.open[direction] = None;
         }
@@ -136,11 +136,11 @@ impl ConnectionOutput {
     }
 }
 
-const SESSION: u32 = 7;
+const SESSION_NUMBER: u32 = 7;
 
 /// Makes the block for `part`, with `time` as its timestamp, in a frame of its own. The block is a
 /// hole if `part` has no bytes.
-fn block<'a>(space: &Space<'a>, part: &StreamBlock, time: u64) -> Block<'a> {
+fn make_block<'a>(space: &Space<'a>, part: &StreamBlock, time: u64) -> Block<'a> {
     let frame = match part.back {
         false => Frame::tcp(4000, 80, &part.bytes),
         true => {
@@ -152,14 +152,14 @@ fn block<'a>(space: &Space<'a>, part: &StreamBlock, time: u64) -> Block<'a> {
     };
     let frame = frame.at_time(time);
     let mut block = space.batch(&[frame]).block(0).narrow(54, u32::MAX);
-    block.context.session = SESSION;
+    block.context.session = SESSION_NUMBER;
     block.context.flags = part.flags;
     if part.back {
         block.context.flags = part.flags.with(BlockFlags::BACKWARD);
     }
     if part.bytes.is_empty() {
         block.pointer = RichPointer::hole(part.hole);
-        block.marks = Marks::bare(part.hole);
+        block.marks = Marks::for_plain_block(part.hole);
         block.frame = &[];
     }
     block
@@ -173,8 +173,8 @@ fn run_block<'a>(
     time: u64,
 ) -> Vec<Batch<'a>> {
     let mut batch = Batch::empty();
-    batch.push(block(space, part, time), 0).expect("a free lane");
-    node.pass(batch, space, time)
+    batch.push(make_block(space, part, time), 0).expect("a free lane");
+    node.process_batch(batch, space, time)
 }
 
 /// Runs the filter on a connection that is observed from the first byte of both directions.
@@ -208,7 +208,7 @@ fn run_midstream_connection(
     }
     left.extend(node.finish(&mut space, 9999));
     for batch in &left {
-        batch.blocks().for_each(|(_, block)| output.record(&block));
+        batch.blocks().for_each(|(_, block)| output.record_block(&block));
     }
     assert_eq!(output.open, [None, None], "a message without an end");
     assert_eq!(node.counts.held.blocks, 0, "nothing is held at the end");
@@ -434,11 +434,11 @@ fn connection_beyond_the_maximum_evicts_one() {
     let mut part = forward_block(&GET_REQUEST[..10]);
     part.flags = BlockFlags::FIRST;
     for session in 1..=100 {
-        let mut block = block(&space, &part, 0);
+        let mut block = make_block(&space, &part, 0);
         block.context.session = session;
         let mut batch = Batch::empty();
         batch.push(block, 0).expect("a free lane");
-        node.pass(batch, &mut space, 0);
+        node.process_batch(batch, &mut space, 0);
     }
     assert_eq!(node.counts.held.blocks, 3);
     assert_eq!(node.unanswered_reasons().find(|(_, n)| *n > 0), Some(("cut", 97)));
@@ -453,11 +453,11 @@ fn view_beyond_captured_bytes_is_a_hole() {
     let mut node = Node::new(&HTTP, &[]).expect("good arguments");
     let mut part = forward_block(GET_REQUEST);
     part.flags = BlockFlags::FIRST;
-    let mut lying = block(&space, &part, 0);
+    let mut lying = make_block(&space, &part, 0);
     lying.marks.view += 20;
     let mut batch = Batch::empty();
     batch.push(lying, 0).expect("a free lane");
-    let left = node.pass(batch, &mut space, 0);
+    let left = node.process_batch(batch, &mut space, 0);
     assert_eq!(left.iter().map(Batch::len).sum::<usize>(), 1);
     assert_eq!(node.unanswered_reasons().find(|(_, n)| *n > 0), Some(("lost", 1)));
 }

@@ -35,7 +35,8 @@ pub(super) struct BlockWalk<'w, 'c, 'a> {
 /// Converts a block to a hole of the same length.
 pub(super) fn into_hole(block: Block<'_>) -> Block<'_> {
     let pointer = RichPointer::hole(block.length());
-    let marks = Marks::bare(block.length()).with_ticket(block.marks.ticket());
+    let marks =
+        Marks::for_plain_block(block.length()).with_section_ticket(block.marks.section_ticket());
     Block { pointer, frame: &[], marks, context: block.context }
 }
 
@@ -46,9 +47,9 @@ pub(super) fn make_end_hole<'a>(key: u64, direction: usize, now: Time) -> Block<
         time: now,
         session: u32::try_from(key).unwrap_or_default(),
         origin: 0,
-        flags: back.with(BlockFlags::END_MASK),
+        flags: back.with(BlockFlags::SESSION_END_MASK),
     };
-    Block { pointer: RichPointer::hole(0), frame: &[], marks: Marks::bare(0), context }
+    Block { pointer: RichPointer::hole(0), frame: &[], marks: Marks::for_plain_block(0), context }
 }
 
 impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
@@ -84,7 +85,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
             let direction = self.direction();
             direction.has_begun = 1;
             if !first {
-                direction.enter(Phase::FramingLost);
+                direction.enter_phase(Phase::FramingLost);
                 if self.block.pointer.is_hole() || !is_certain_message_start(self.block.bytes()) {
                     self.note_lost_messages();
                 }
@@ -105,7 +106,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
                 }
             }
         }
-        if self.block.context.flags.contains(BlockFlags::END) {
+        if self.block.context.flags.contains(BlockFlags::SESSION_END) {
             self.end_direction();
         }
         self.flush_fragment(false);
@@ -116,7 +117,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
 
     /// Ends a direction of a connection that is being released. Does not emit the block, which only
     /// carries the end flag.
-    pub(super) fn close_direction(mut self) {
+    pub(super) fn end_released_direction(mut self) {
         self.has_emitted = true;
         self.end_direction();
         self.flush_fragment(false);
@@ -143,7 +144,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
         let rest = self.unprocessed_bytes();
         let at = self.offset;
         let mut body = self.direction().body;
-        let taken = body.take(rest);
+        let taken = body.take_prefix(rest);
         self.direction().body = body;
         match taken {
             Ok(BodyPart::Data(length)) => {
@@ -189,7 +190,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
             false => self.end_response(),
         }
         let closes = self.direction().closes_connection != 0;
-        self.direction().enter(if closes { Phase::Closed } else { Phase::BetweenMessages });
+        self.direction().enter_phase(if closes { Phase::Closed } else { Phase::BetweenMessages });
         if switched {
             self.mark_protocol_switched();
         }
@@ -200,13 +201,13 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
     pub(super) fn mark_protocol_switched(&mut self) {
         for direction in 0..2 {
             if self.connection.directions[direction].phase() == Phase::InHead {
-                self.release_held_head(direction, reasons::SWITCHED);
+                self.release_held_head(direction, reasons::PROTOCOL_SWITCHED);
             }
             if !matches!(
                 self.connection.directions[direction].phase(),
                 Phase::InBody | Phase::Ended
             ) {
-                self.connection.directions[direction].enter(Phase::Switched);
+                self.connection.directions[direction].enter_phase(Phase::Switched);
             }
         }
     }
@@ -222,8 +223,8 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
             return;
         }
         if may_switch {
-            self.release_held_head(self.direction, reasons::SWITCHED);
-            self.direction().enter(Phase::Switched);
+            self.release_held_head(self.direction, reasons::PROTOCOL_SWITCHED);
+            self.direction().enter_phase(Phase::Switched);
             return self.pass_rest_of_block();
         }
         let lost = self.direction().phase().is_lost();
@@ -232,7 +233,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
             self.offset == 0 && !self.connection.directions[self.direction].held.is_empty();
         self.release_held_head(self.direction, reasons::MALFORMED);
         if lost {
-            return self.skip_to_next_message_start(reasons::LOST);
+            return self.skip_to_next_message_start(reasons::MESSAGE_START_LOST);
         }
         self.enter_framing_lost();
         if before && is_certain_message_start(self.unprocessed_bytes()) {
@@ -244,8 +245,8 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
     /// Enters [`Phase::FramingLost`]. In the response direction, also ends all pending requests,
     /// because later responses cannot be paired with them.
     pub(super) fn enter_framing_lost(&mut self) {
-        self.release_held_head(self.direction, reasons::LOST);
-        self.direction().enter(Phase::FramingLost);
+        self.release_held_head(self.direction, reasons::MESSAGE_START_LOST);
+        self.direction().enter_phase(Phase::FramingLost);
         if self.connection.protocol().is_some() && !self.carries_requests() {
             self.drop_pending_requests();
         }
@@ -304,7 +305,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
             Phase::InHead => self.end_direction_within_head(),
             _ => {}
         }
-        self.direction().enter(Phase::Ended);
+        self.direction().enter_phase(Phase::Ended);
         if self.connection.directions.iter().all(|direction| direction.phase() == Phase::Ended) {
             self.drop_pending_requests();
         }
@@ -316,7 +317,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
     }
 
     /// Returns the content codings of the open body.
-    pub(super) fn codings(&mut self) -> ContentCodings {
+    pub(super) fn content_codings(&mut self) -> ContentCodings {
         ContentCodings::from_number(self.direction().codings)
     }
 }

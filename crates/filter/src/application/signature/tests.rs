@@ -145,7 +145,7 @@ fn segmentation_and_state_moves_keep_the_answers() {
             end += piece.bytes.len();
             let class = fragment_classes(one, &[piece.with_flags(*way)]);
             assert_eq!(class, [u32::from(end >= *decides)], "{places:?} {}", text.escape_ascii());
-            two.restore(one.save()).unwrap();
+            two.restore_sessions(one.take_sessions()).unwrap();
             std::mem::swap(one, two);
         }
     }
@@ -188,9 +188,9 @@ fn match_in_one_direction_identifies_the_session() {
             client(b"hello"),
             server(b"H-2.0-x\r\n"),
             client(b"more"),
-            server(b"more").with_flags(BlockFlags::END),
+            server(b"more").with_flags(BlockFlags::SESSION_END),
             client(b"more"),
-            client(b"").with_flags(BlockFlags::END),
+            client(b"").with_flags(BlockFlags::SESSION_END),
         ],
     );
     assert_eq!(found, [0, 0, 1, 1, 1, 1, 1]);
@@ -255,10 +255,10 @@ fn packets_are_searched_after_their_headers() {
         Frame::udp(5004, 5004, b"nothing"),
     ];
     let batch = space.batch(&frames);
-    let after = make_node(&crate::network::ip::IP).pass(batch, &mut space, 0);
+    let after = make_node(&crate::network::ip::IP).process_batch(batch, &mut space, 0);
     let mut classes = Vec::new();
     for batch in after {
-        let after = mpeg.pass(batch, &mut space, 0);
+        let after = mpeg.process_batch(batch, &mut space, 0);
         classes.extend(after.iter().flat_map(|it| it.blocks().map(|(_, b)| b.pointer.class.0)));
     }
     assert_eq!(classes, [1, 1, 0]);
@@ -286,9 +286,9 @@ fn noise_and_forged_state_never_panic() {
             piece.is_description = piece.missing == 0 && random.one_in(9);
             run_fragments(&mut filter, &[piece]);
         }
-        let mut saved = filter.save();
+        let mut saved = filter.take_sessions();
         saved.iter_mut().for_each(|moved| moved.bytes = random.bytes(moved.bytes.len()));
-        filter.restore(saved).unwrap();
+        filter.restore_sessions(saved).unwrap();
         for session in 1..5 {
             run_fragments(&mut filter, &[Fragment::new(session, b"SSH-2.0-x")]);
         }

@@ -11,14 +11,15 @@ use crate::application::endpoints::{Endpoints, write_display};
 use crate::prelude::*;
 use wire::record::{Field, Record, RecordKind as About, Writer};
 use wire::tls::{
-    ClientHello, FirstHello, HANDSHAKE, ServerHello, Version, find_first_hello, is_complete_records,
+    ClientHello, FirstHello, HANDSHAKE, ServerHello, Version, consists_of_complete_records,
+    find_first_hello,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Maximum number of blocks held while a hello is incomplete.
 const PIECES_MAX: u32 = 1024;
 /// Maximum size of a description in bytes.
-const DESCRIPTION_MAX: usize = 4096;
+const DESCRIPTION_SIZE_MAX: usize = 4096;
 /// Maximum length of a server name in bytes; names in DNS are shorter.
 const SERVER_NAME_MAX: usize = 512;
 /// Maximum number of application protocols in a description.
@@ -105,7 +106,7 @@ impl TlsConnection {
         cx: &mut StreamContext<'_, 'a>,
     ) -> bool {
         let backward = block.context.flags.contains(BlockFlags::BACKWARD);
-        let end = block.context.flags.contains(BlockFlags::END);
+        let end = block.context.flags.contains(BlockFlags::SESSION_END);
         if self.direction(backward).decision == 0 {
             self.handle_undecided_block(block, backward, end, buffers, cx);
         } else {
@@ -183,7 +184,8 @@ impl TlsConnection {
         backward: bool,
         cx: &StreamContext<'_, 'a>,
     ) -> Reason {
-        let first = cx.front(&self.direction(backward).held).map_or(block, |(_, first)| first);
+        let first =
+            cx.front_block(&self.direction(backward).held).map_or(block, |(_, first)| first);
         let begun = first.bytes().first().is_some_and(|content| *content == HANDSHAKE);
         if begun { CUT } else { NO_HELLO }
     }
@@ -218,7 +220,7 @@ impl TlsConnection {
             return None;
         }
         let HelloBuffers { block_bytes: blocks, record_payloads: records, numbers } = buffers;
-        let first = cx.front(&direction.held).map_or(block, |(_, first)| first);
+        let first = cx.front_block(&direction.held).map_or(block, |(_, first)| first);
         let bytes = if direction.held.is_empty() {
             cx.complete_block(block)?.bytes()
         } else {
@@ -236,7 +238,9 @@ impl TlsConnection {
                 Ok(())
             }
             FirstHello::Server(hello)
-                if hello.is_retry && direction.retry_state == 0 && is_complete_records(bytes) =>
+                if hello.is_retry
+                    && direction.retry_state == 0
+                    && consists_of_complete_records(bytes) =>
             {
                 let version = hello.negotiated_version();
                 (self.version, self.is_version_chosen) =
@@ -300,7 +304,7 @@ impl TlsConnection {
         numbers: &mut Vec<u16>,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        let offered = hello.offered_version();
+        let offered = hello.highest_offered_version();
         if self.is_version_chosen == 0 {
             self.version = offered.0;
         }
@@ -318,7 +322,7 @@ impl TlsConnection {
                 writer.add_text(Field::ServerName, beginning.unwrap_or(name));
                 is_whole &= name.len() <= SERVER_NAME_MAX;
             }
-            let mut protocols = hello.protocols();
+            let mut protocols = hello.offered_protocols();
             for protocol in protocols.by_ref().take(ALPN_PROTOCOLS_MAX) {
                 writer.add_text(Field::Alpn, protocol);
             }
@@ -355,7 +359,7 @@ impl TlsConnection {
             _ => !session.is_empty() && session == hello.session_id,
         };
         let client_description = cx
-            .front(&self.client_description)
+            .front_block(&self.client_description)
             .map(|(_, client_description)| client_description.frame);
         let described = describe(self.version, first, true, cx, |writer| {
             write_display(writer, Field::TlsVersion, version);
@@ -365,7 +369,7 @@ impl TlsConnection {
                     writer.add_text(field, text);
                 }
             }
-            if let Some(protocol) = hello.protocol() {
+            if let Some(protocol) = hello.negotiated_protocol() {
                 writer.add_text(Field::Alpn, protocol);
             }
             write_display(writer, Field::Cipher, hello.cipher);
@@ -398,10 +402,10 @@ fn describe<'a>(
     write: impl FnOnce(&mut Writer<'_>),
 ) -> Option<Block<'a>> {
     let mut context = first.context;
-    let flags = context.flags.without(BlockFlags::END_MASK);
+    let flags = context.flags.without(BlockFlags::SESSION_END_MASK);
     context.flags = flags.with(BlockFlags::FIRST).with(BlockFlags::LAST);
     let ends = Endpoints::from_block(first, by_server);
-    cx.describe(DESCRIPTION_MAX, Class(version.into()), context, |room| {
+    cx.append_description(DESCRIPTION_SIZE_MAX, Class(version.into()), context, |room| {
         let mut writer = Writer::new(room, About::Tls);
         writer.add_number(Field::Time, context.time);
         if let Some(ends) = ends {

@@ -23,7 +23,7 @@ pub(super) fn fingerprint(
     let named = hello.extensions().find(extension::SERVER_NAME_EXTENSION).is_some();
     let extensions = || hello.extensions().map(|(number, _)| number).filter(|n| !is_grease(*n));
     let [first, last] =
-        first_and_last_alpn_characters(hello.protocols().next().unwrap_or_default());
+        first_and_last_alpn_characters(hello.offered_protocols().next().unwrap_or_default());
     let [ciphers_tens, ciphers_ones] =
         format_two_digits(hello.offered_cipher_suites().without_grease().count());
     let [extensions_tens, extensions_ones] = format_two_digits(extensions().count());

@@ -79,7 +79,7 @@ const MALFORMED: Reason = TLS.reason("malformed");
 const TOO_LONG: Reason = TLS.reason("too long");
 const GAP: Reason = TLS.reason("gap");
 const CUT: Reason = TLS.reason("cut");
-const FORGOTTEN: Reason = TLS.reason("forgotten");
+const FORGOTTEN_CONNECTION: Reason = TLS.reason("forgotten");
 const CLIENT_HELLOS: Counter = TLS.counter("client hellos");
 const SERVER_HELLOS: Counter = TLS.counter("server hellos");
 
@@ -123,7 +123,7 @@ impl Stream for Tls {
         // Key 0 is reserved for the private session.
         let key = u64::from(block.context.session) + 1;
         if let Some(mut connection) = self.table.make_room(key, self.sessions_max) {
-            connection.release_all(FORGOTTEN, cx);
+            connection.release_all(FORGOTTEN_CONNECTION, cx);
         }
         if self.table.get_or_create(key).handle_block(block, &mut self.buffers, cx)
             && let Some(mut connection) = self.table.remove(key)

@@ -45,14 +45,14 @@ Reasons for no class: `no match`.",
     reads: ReadDepth::All,
     parameters: &[
         Parameter::required("pattern", ParameterType::Bytes, "a regular expression").repeatable(),
-        Parameter::named(
+        Parameter::with_default(
             "keep",
             ParameterType::Flag,
             "no",
             "also classify the blocks after a match",
         )
         .make_writable(),
-        Parameter::named(
+        Parameter::with_default(
             "size",
             ParameterType::Size { low: 1 << 10, high: 1 << 30 },
             "4M",
@@ -210,7 +210,7 @@ impl Regex {
             *side = TextSearch::default();
         }
         if piece.is_hole {
-            side.state = self.automaton.after_hole();
+            side.state = self.automaton.state_after_hole();
         }
         let below = if self.keep {
             side.lowest_pattern.checked_sub(1).unwrap_or(ALL_PATTERNS)

@@ -91,13 +91,16 @@ fn messages_and_holes_restart_the_search() {
 
 #[test]
 fn lookahead_match_waits_for_the_next_byte() {
-    let end = Fragment::new(1, b"").with_flags(BlockFlags::END);
+    let end = Fragment::new(1, b"").with_flags(BlockFlags::SESSION_END);
     let cat = Fragment::new(1, b"a cat");
     let with = |text: &[u8]| Fragment::new(1, text);
     assert_eq!(fragment_classes(&[r"cat\b"], &[cat.clone(), with(b"s")]), [0, 0]);
     assert_eq!(fragment_classes(&[r"cat\b"], &[cat.clone(), with(b" s")]), [0, 1]);
     assert_eq!(fragment_classes(&[r"cat$"], &[cat.clone(), end.clone()]), [0, 1]);
-    assert_eq!(fragment_classes(&[r"cat$"], &[cat.clone().with_flags(BlockFlags::END)]), [1]);
+    assert_eq!(
+        fragment_classes(&[r"cat$"], &[cat.clone().with_flags(BlockFlags::SESSION_END)]),
+        [1]
+    );
     assert_eq!(fragment_classes(&[r"\bcat"], &[cat, end]), [1, 0], "known at once, and said once");
 }
 
@@ -114,7 +117,7 @@ fn ended_and_surplus_sessions_are_dropped() {
         Some(vec![1, 2, 3])
     );
     assert_eq!(
-        keys(&[a(1).with_flags(BlockFlags::END), a(2).with_flags(BlockFlags::END)]),
+        keys(&[a(1).with_flags(BlockFlags::SESSION_END), a(2).with_flags(BlockFlags::SESSION_END)]),
         Some(vec![2, 3])
     );
     assert_eq!(
@@ -124,7 +127,7 @@ fn ended_and_surplus_sessions_are_dropped() {
     let many: Vec<Fragment> = (10..60).map(a).collect();
     assert_eq!(keys(&many).map(|keys| keys.len()), Some(3));
     assert_eq!(
-        keys(&[a(7).with_flags(BlockFlags::FIRST).with_flags(BlockFlags::END)])
+        keys(&[a(7).with_flags(BlockFlags::FIRST).with_flags(BlockFlags::SESSION_END)])
             .map(|keys| keys.len()),
         Some(3)
     );
@@ -154,12 +157,12 @@ fn anchored_pattern_may_match_empty_text() {
 fn state_of_other_patterns_is_discarded() {
     let mut one = make_node(&["needle"]);
     run_fragments(&mut one, &[Fragment::new(1, b"need")]);
-    let saved = one.save();
+    let saved = one.take_sessions();
     let mut same = make_node(&["needle"]);
-    same.restore(saved.clone()).unwrap();
+    same.restore_sessions(saved.clone()).unwrap();
     assert_eq!(answer_classes(&run_fragments(&mut same, &[Fragment::new(1, b"le")])), [1]);
     let mut other = make_node(&["n.*|xle$"]);
-    other.restore(saved).unwrap();
+    other.restore_sessions(saved).unwrap();
     assert_eq!(answer_classes(&run_fragments(&mut other, &[Fragment::new(1, b"le")])), [0]);
 }
 
@@ -358,9 +361,9 @@ fn random_segmentation_agrees_with_the_whole_text() {
             let found = answer_classes(&run_fragments(&mut filter, &fragments));
             assert_eq!(found, wanted, "{words:?} over {fragments:?}");
             if random.one_in(3) {
-                let saved = filter.save();
+                let saved = filter.take_sessions();
                 filter = make_node(&words);
-                filter.restore(saved).unwrap();
+                filter.restore_sessions(saved).unwrap();
             }
         }
         assert_eq!(filter.filter.state().map(|state| state.session_keys()), Some(vec![]));
@@ -380,11 +383,11 @@ fn noise_and_forged_state_never_panic() {
         run_fragments(&mut filter, &[piece]);
     }
     // A well-formed search state that belongs to no automaton.
-    let mut saved = filter.save();
+    let mut saved = filter.take_sessions();
     for moved in &mut saved {
         moved.bytes = random.bytes(moved.bytes.len());
     }
-    filter.restore(saved).unwrap();
+    filter.restore_sessions(saved).unwrap();
     for session in 1..9 {
         run_fragments(&mut filter, &[Fragment::new(session, b"aXb needle")]);
     }

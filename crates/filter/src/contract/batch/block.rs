@@ -71,7 +71,7 @@ impl<'a> Block<'a> {
     pub fn narrow(mut self, from: u32, length: u32) -> Self {
         let from = from.min(self.length());
         let length = length.min(self.length() - from);
-        self.pointer = self.pointer.within(from, length);
+        self.pointer = self.pointer.subrange(from, length);
         self.marks.view += from;
         self
     }
@@ -84,7 +84,7 @@ impl<'a> Block<'a> {
         let from = from.min(self.marks.captured);
         let length = length.min(self.marks.captured - from);
         let frame = self.entry().frame();
-        self.pointer = frame.within(from, length);
+        self.pointer = frame.subrange(from, length);
         self.marks.view = from;
         self
     }
@@ -97,10 +97,12 @@ impl<'a> Block<'a> {
         let from = self.marks.view.max(bytes);
         let end = self.marks.view + self.length();
         let frame = self.entry().frame();
-        let view = frame.within(from, end.saturating_sub(from));
+        let view = frame.subrange(from, end.saturating_sub(from));
         let less = |mark: u16| match u32::from(mark).checked_sub(bytes) {
-            Some(left) if mark != Marks::UNKNOWN => u16::try_from(left).unwrap_or(Marks::UNKNOWN),
-            _ => Marks::UNKNOWN,
+            Some(left) if mark != Marks::UNKNOWN_OFFSET => {
+                u16::try_from(left).unwrap_or(Marks::UNKNOWN_OFFSET)
+            }
+            _ => Marks::UNKNOWN_OFFSET,
         };
         let marks = &mut self.marks;
         marks.view = from - bytes;
@@ -120,10 +122,10 @@ impl<'a> Block<'a> {
     #[must_use]
     pub fn headers(&self) -> &'a [u8] {
         let Marks { network, transport, payload, .. } = self.marks;
-        if network == Marks::UNKNOWN || transport == Marks::UNKNOWN {
+        if network == Marks::UNKNOWN_OFFSET || transport == Marks::UNKNOWN_OFFSET {
             return &[];
         }
-        if payload == Marks::UNKNOWN || payload.saturating_sub(network) > HEADER_BYTES_MAX {
+        if payload == Marks::UNKNOWN_OFFSET || payload.saturating_sub(network) > HEADER_BYTES_MAX {
             return &[];
         }
         self.frame.get(usize::from(network)..usize::from(payload)).unwrap_or_default()
@@ -135,7 +137,7 @@ impl<'a> Block<'a> {
     #[must_use]
     pub fn marks_after_headers(&self, length: u32) -> Marks {
         let headers = self.headers().len() as u32;
-        let mut marks = Marks::bare(headers + length);
+        let mut marks = Marks::for_plain_block(headers + length);
         if headers > 0 {
             marks.view = headers;
             marks.network = 0;

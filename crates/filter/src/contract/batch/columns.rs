@@ -92,7 +92,7 @@ impl Columns {
     /// Returns the mask of live lanes in these columns.
     #[inline]
     #[must_use]
-    pub fn live(&self) -> LaneMask {
+    pub fn live_lanes(&self) -> LaneMask {
         self.live
     }
 

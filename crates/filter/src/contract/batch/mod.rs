@@ -154,7 +154,7 @@ impl<'a> Batch<'a> {
     /// Returns the mask of live lanes in the batch.
     #[inline]
     #[must_use]
-    pub fn live(&self) -> LaneMask {
+    pub fn live_lanes(&self) -> LaneMask {
         self.columns.live
     }
 
@@ -248,8 +248,9 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Returns the sequence number of this lane's block, assigned by [`Batch::renumber`] at the
-    /// last fork. A block made by a filter has the number of the block from which it was made.
+    /// Returns the sequence number of this lane's block, assigned by
+    /// [`Batch::renumber_live_blocks`] at the last fork. A block made by a filter has the number of
+    /// the block from which it was made.
     #[inline]
     #[must_use]
     pub fn sequence_number(&self, l: Lane) -> u32 {
@@ -258,7 +259,7 @@ impl<'a> Batch<'a> {
 
     /// Assigns consecutive sequence numbers, from `next` on, to the live blocks, and advances
     /// `next` past them. Called at a fork: a node with several outgoing arcs.
-    pub fn renumber(&mut self, next: &mut u32) {
+    pub fn renumber_live_blocks(&mut self, next: &mut u32) {
         for l in lanes(self.columns.live) {
             self.columns.sequence_numbers[l] = *next;
             *next = next.wrapping_add(1);
@@ -461,7 +462,7 @@ impl<'a> Batch<'a> {
     /// Returns the number of blocks in the lanes of `mask`, and the number of bytes in their views.
     /// Caches the result.
     #[inline]
-    pub fn amount(&mut self, mask: LaneMask) -> Amount {
+    pub fn cache_amount_in_lanes(&mut self, mask: LaneMask) -> Amount {
         let amount = self.amount_in_lanes(mask);
         self.known.bytes = Some((mask, amount.bytes));
         amount

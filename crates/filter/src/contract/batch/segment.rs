@@ -80,7 +80,6 @@ impl<'a> SegmentFrames<'a> {
 #[cfg(test)]
 mod tests {
     use super::super::{Batch, BatchMemory, Block, LANES, LaneMask, first_lanes_mask};
-    use crate::contract::context::Amount;
     use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
     use testkit::Random;
 
@@ -98,7 +97,7 @@ mod tests {
         let view = random.within(0..captured);
         let length = random.within(1..captured - view + 1) as u32;
         let place = abi::Extent::new(start + (from + view) as u64, length);
-        let mut marks = Marks::bare(captured as u32);
+        let mut marks = Marks::for_plain_block(captured as u32);
         marks.view = view as u32;
         Entry::new(RichPointer::new(dbuf, place, Class::YES), BlockMetadata::default(), marks)
     }
@@ -184,7 +183,7 @@ mod tests {
                     _ => {}
                 }
             }
-            let amount = |batch: &mut Batch<'_>| -> Amount { batch.amount(batch.live()) };
+            let amount = |batch: &mut Batch<'_>| batch.cache_amount_in_lanes(batch.live_lanes());
             assert_eq!(amount(&mut segment), amount(&mut resolved));
 
             let at = random.within(0..count);

@@ -135,7 +135,7 @@ impl Counter {
 impl Reason {
     /// Returns the reason whose name is `name` in the list `names`. Panics if the list lacks the
     /// name; in a constant, this is a compile error.
-    pub(crate) const fn named(names: &[&str], name: &str) -> Self {
+    pub(crate) const fn from_name(names: &[&str], name: &str) -> Self {
         Self(index_of_name(names, name))
     }
 

@@ -16,8 +16,8 @@ pub trait Gateway<'a> {
     fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, PinId)>;
     /// Releases a pinned block. Its bytes stay valid until the end of the pass.
     fn unpin(&mut self, pin: PinId);
-    /// Creates a block of at most `room` bytes, and at most [`abi::BLOCK_MAX`], and calls `fill` to
-    /// write it. Returns `None` if memory runs out.
+    /// Creates a block of at most `room` bytes, and at most [`abi::BLOCK_LENGTH_MAX`], and calls
+    /// `fill` to write it. Returns `None` if memory runs out.
     fn append(&mut self, room: usize, fill: &mut FillFn<'_>) -> Option<(RichPointer, &'a [u8])>;
     /// Calls `write` to change the frame of `block`: in place if the frame has no other reader,
     /// otherwise in a copy. Returns the changed frame, or `None` if there is no memory for a copy.

@@ -2,7 +2,7 @@
 
 use super::{Counter, Counts, Gateway, OldBytes, Reason, Time};
 use crate::contract::batch::{Batch, Block, Lane, LaneMask, lanes};
-use abi::{BLOCK_MAX, Class, Marks};
+use abi::{BLOCK_LENGTH_MAX, Class, Marks};
 
 /// Context of a classifier: clock and counters.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     where
         F: FnMut(&mut Block<'a>, &mut ClassifyContext<'c>) -> Result<(), Reason>,
     {
-        for l in lanes(batch.live()) {
+        for l in lanes(batch.live_lanes()) {
             let mut block = batch.block(l);
             if let Err(why) = answer(&mut block, &mut self.common) {
                 block = block.with_class(self.common.answer_absent(why));
@@ -135,7 +135,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         });
         let Some((pointer, frame)) = edited else { return self.end_lost_lane(batch, l) };
         let pointer =
-            pointer.with_class(block.pointer.class).within(block.marks.view, block.length());
+            pointer.with_class(block.pointer.class).subrange(block.marks.view, block.length());
         batch.set_block(l, Block { pointer, frame, ..block });
         true
     }
@@ -157,7 +157,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         };
         let mut used = None;
         let mut fill = Some(fill);
-        let made = self.gateway.append(room.min(BLOCK_MAX), &mut |room| {
+        let made = self.gateway.append(room.min(BLOCK_LENGTH_MAX), &mut |room| {
             used = fill.take().and_then(|fill| fill(block.bytes(), room));
             used.unwrap_or(0)
         });
@@ -167,7 +167,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         let pointer = pointer.with_class(block.pointer.class);
         batch.set_block(
             l,
-            Block { pointer, frame, marks: Marks::bare(length), context: block.context },
+            Block { pointer, frame, marks: Marks::for_plain_block(length), context: block.context },
         );
         Some(true)
     }
@@ -208,11 +208,11 @@ pub(super) fn append_after_headers<'a>(
     parts: &[&[u8]],
 ) -> Option<Block<'a>> {
     let length: usize = parts.iter().map(|part| part.len()).sum();
-    let fits = block.headers().len() + length <= BLOCK_MAX;
-    let block = if fits { *block } else { Block { marks: Marks::bare(0), ..*block } };
+    let fits = block.headers().len() + length <= BLOCK_LENGTH_MAX;
+    let block = if fits { *block } else { Block { marks: Marks::for_plain_block(0), ..*block } };
     let headers = block.headers();
     let (pointer, frame) =
-        gateway.append((headers.len() + length).min(BLOCK_MAX), &mut |room| {
+        gateway.append((headers.len() + length).min(BLOCK_LENGTH_MAX), &mut |room| {
             let mut used = 0;
             for part in std::iter::once(&headers).chain(parts) {
                 let Some(to) = room.get_mut(used..used + part.len()) else { return used };
@@ -223,6 +223,6 @@ pub(super) fn append_after_headers<'a>(
         })?;
     let made = pointer.length().checked_sub(headers.len() as u32)?;
     let marks = block.marks_after_headers(made);
-    let pointer = pointer.with_class(block.pointer.class).within(marks.view, made);
+    let pointer = pointer.with_class(block.pointer.class).subrange(marks.view, made);
     Some(Block { pointer, frame, marks, context: block.context })
 }

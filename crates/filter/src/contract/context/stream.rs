@@ -2,8 +2,8 @@
 
 use super::{Counter, Counts, Gateway, Reason, Time};
 use crate::contract::batch::{Batch, Block, LANES, Lane, LaneMask, first_lanes_mask};
-use crate::contract::holds::{Fate, HeldList, HoldTable};
-use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Marks};
+use crate::contract::holds::{BlockFate, HeldList, HoldTable};
+use abi::{BLOCK_LENGTH_MAX, BlockMetadata, Class, Entry, Marks};
 
 /// Output of a stream filter, as batches in the order of emission.
 #[derive(Debug, Default)]
@@ -113,7 +113,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         batch: &mut Batch<'a>,
         mut take: impl FnMut(&mut Self, Block<'a>) -> Option<Block<'a>>,
     ) {
-        let (mut used, mut ahead) = (0, batch.live());
+        let (mut used, mut ahead) = (0, batch.live_lanes());
         batch.begin_rewrite();
         self.buffer.is_active = true;
         while ahead != 0 {
@@ -218,7 +218,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Drops an incoming block and counts it under this reason.
     pub fn drop(&mut self, block: &Block<'a>, reason: Reason) {
-        self.holds.record_fate(block.marks.ticket(), Fate::Dropped);
+        self.holds.record_fate(block.marks.section_ticket(), BlockFate::Dropped);
         self.counts.count_dropped(reason, block.length());
     }
 
@@ -255,15 +255,15 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Option<Block<'a>> {
         let mut fill = Some(fill);
-        let made = self
-            .gateway
-            .append(room.min(BLOCK_MAX), &mut |room| fill.take().map_or(0, |fill| fill(room)));
+        let made = self.gateway.append(room.min(BLOCK_LENGTH_MAX), &mut |room| {
+            fill.take().map_or(0, |fill| fill(room))
+        });
         let Some((pointer, frame)) = made else {
             self.counts.made.add_block(0);
             self.counts.no_room.add_block(0);
             return None;
         };
-        let marks = Marks::bare(pointer.length());
+        let marks = Marks::for_plain_block(pointer.length());
         Some(Block { pointer: pointer.with_class(class), frame, marks, context })
     }
 
@@ -293,7 +293,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// `wire::record` of at most `room` bytes, written by `fill`. The caller
     /// [emits](Self::emit_created_block) it before the blocks of the message,
     /// [holds](Self::hold_created_block) it, or both. Returns `None` if memory runs out.
-    pub fn describe(
+    pub fn append_description(
         &mut self,
         room: usize,
         class: Class,
@@ -301,8 +301,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Option<Block<'a>> {
         let block = self.append_block(room, class, context, fill)?;
-        let marks = Marks::described(block.length());
-        Some(Block { pointer: block.pointer.within(0, 0), marks, ..block })
+        let marks = Marks::for_description(block.length());
+        Some(Block { pointer: block.pointer.subrange(0, 0), marks, ..block })
     }
 
     /// Holds a block that this filter has created, and counts it as made. Otherwise equivalent to
@@ -354,8 +354,10 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     pub fn consume_merged_block(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
             self.consume_front_block(list);
-            let into = whole.ticket();
-            self.holds.record_fate(entry.marks.ticket(), |ticket| Fate::Merged(ticket, into));
+            let into = whole.section_ticket();
+            self.holds.record_fate(entry.marks.section_ticket(), |ticket| {
+                BlockFate::Merged(ticket, into)
+            });
         }
     }
 
@@ -390,7 +392,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
                 true
             }
             None => {
-                self.holds.record_fate(block.marks.ticket(), Fate::Dropped);
+                self.holds.record_fate(block.marks.section_ticket(), BlockFate::Dropped);
                 self.counts.evicted.add_block(bytes);
                 false
             }
@@ -399,14 +401,14 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Returns the key and the block at the front of `list`, or `None` if it is empty.
     #[must_use]
-    pub fn front(&self, list: &HeldList) -> Option<(u32, Block<'a>)> {
+    pub fn front_block(&self, list: &HeldList) -> Option<(u32, Block<'a>)> {
         let (key, entry) = self.holds.front(list)?;
         Some((key, self.block(&entry)))
     }
 
     /// Returns the key and the block at the back of `list`, or `None` if it is empty.
     #[must_use]
-    pub fn back(&self, list: &HeldList) -> Option<(u32, Block<'a>)> {
+    pub fn back_block(&self, list: &HeldList) -> Option<(u32, Block<'a>)> {
         let (key, entry) = self.holds.back(list)?;
         Some((key, self.block(&entry)))
     }
@@ -440,7 +442,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     pub fn drop_held_block(&mut self, list: &mut HeldList, index: u32, reason: Reason) {
         if let Some((_, entry, pin)) = self.holds.remove(list, index) {
             let bytes = entry.pointer.length();
-            self.holds.record_fate(entry.marks.ticket(), Fate::Dropped);
+            self.holds.record_fate(entry.marks.section_ticket(), BlockFate::Dropped);
             self.counts.held.subtract_block(bytes);
             self.counts.count_dropped(reason, bytes);
             self.gateway.unpin(pin);
@@ -488,7 +490,7 @@ mod tests {
                 0 => cx.consume(&block),
                 times => {
                     cx.pass(block);
-                    let marks = Marks::bare(1);
+                    let marks = Marks::for_plain_block(1);
                     let hole = Block { pointer: RichPointer::hole(1), frame: &[], marks, ..block };
                     (1..times).for_each(|_| cx.emit_created_block(hole));
                 }
@@ -512,7 +514,7 @@ mod tests {
         let mut cx =
             StreamContext::new(0, &mut counts, &mut holds, &mut space, &mut output, &mut wake);
         filter.process(&mut batch, &mut cx);
-        let stayed = batch.live().count_ones();
+        let stayed = batch.live_lanes().count_ones();
         let behind = output.take_batches();
         let lengths = behind.iter().map(Batch::len).collect();
         let all = std::iter::once(&batch).chain(&behind);

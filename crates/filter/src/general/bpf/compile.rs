@@ -1,6 +1,6 @@
 //! Compilation of an expression for one link type.
 
-use super::names::RecordedNameResolver;
+use super::recorded_names::RecordedNameResolver;
 use crate::prelude::*;
 use ebpf::classic::{self, ClassicProgram, ErrorKind, LinkType, Options};
 
@@ -22,8 +22,10 @@ impl CompiledExpression {
         names: &RecordedNameResolver,
         link: u16,
     ) -> Result<Self, CompileErrors> {
-        let (text, link) =
-            (arguments.text("expression").unwrap_or_default(), LinkType::from_file(link.into()));
+        let (text, link) = (
+            arguments.text("expression").unwrap_or_default(),
+            LinkType::from_file_number(link.into()),
+        );
         if classic::is_numeric_program(text) {
             return match classic::parse_numeric_program(text) {
                 Ok(program) => Ok(Self { program: Some(program), compiler: None }),

@@ -16,7 +16,7 @@ use ebpf::classic::kernel::SocketFilterError;
 /// Returns the program of the expression for a link type. Returns `None` if no frame of this link
 /// type can match, or if the expression does not compile for it.
 #[must_use]
-pub fn program(arguments: &Arguments, link: u16) -> Option<ClassicProgram> {
+pub fn compile_program(arguments: &Arguments, link: u16) -> Option<ClassicProgram> {
     compile(arguments, link).ok()?.program
 }
 
@@ -28,7 +28,7 @@ pub fn socket_filter(
     direction: Direction,
     bpf: Option<&Arguments>,
 ) -> (ClassicProgram, Option<SocketFilterError>) {
-    let refusal = match bpf.map(|asked| filter_with_note(direction, asked)) {
+    let refusal = match bpf.map(|asked| socket_filter_with_note(direction, asked)) {
         Some(Ok((filter, _))) => return (filter, None),
         Some(Err(refusal)) => Some(refusal),
         None => None,
@@ -46,20 +46,20 @@ const BYPASS_NOTE: &str = "all frames of devices without an Ethernet header ente
 /// the reason if the expression cannot run in the kernel.
 pub(super) fn check_pushdown(arguments: &Arguments) -> Result<Option<&'static str>, String> {
     // Check the program for both directions, which is the longest.
-    let asked = filter_with_note(Direction::Both, arguments);
+    let asked = socket_filter_with_note(Direction::Both, arguments);
     asked.map(|(_, except)| except).map_err(|refusal| refusal.to_string())
 }
 
 /// Returns the socket filter for frames of `direction` and, if some frames bypass it, a note on
 /// these frames. Fails with the reason if the expression cannot run in the kernel.
-fn filter_with_note(
+fn socket_filter_with_note(
     direction: Direction,
     asked: &Arguments,
 ) -> Result<(ClassicProgram, Option<&'static str>), SocketFilterError> {
     // On a link type without a program `bpf` accepts no frame.
     let never =
         || ClassicProgram::new(vec![Instruction::non_branching(code::RET | code::K, 0)]).ok();
-    let of = |link: LinkType| program(asked, link.0).or_else(never);
+    let of = |link: LinkType| compile_program(asked, link.0).or_else(never);
     let (ethernet, raw) = (of(LinkType::ETHERNET), of(LinkType::RAW));
     match kernel::socket_filter(direction, ethernet.as_ref(), raw.as_ref()) {
         Ok(filter) => Ok((filter, None)),

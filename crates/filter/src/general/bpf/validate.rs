@@ -7,7 +7,7 @@
 //! match.
 
 use super::compile::{CompileErrors, CompiledExpression, Programs};
-use super::names::RecordedNameResolver;
+use super::recorded_names::RecordedNameResolver;
 use crate::{Arguments, Mistake};
 use ebpf::classic::LinkType;
 
@@ -40,7 +40,7 @@ impl ExpressionPerLinkType {
     }
 
     /// Returns true if, for at least one of the link types, a frame can match the expression.
-    fn matches(&self) -> bool {
+    fn can_match(&self) -> bool {
         let mut all = self.for_links.iter();
         all.any(|(_, made)| made.as_ref().is_ok_and(|own| own.program.is_some()))
     }
@@ -71,7 +71,7 @@ pub(super) fn match_warning(arguments: &Arguments) -> Option<Mistake> {
     let judged = ExpressionPerLinkType::from_arguments(arguments).ok()?;
     let whole = 0..arguments.text("expression").unwrap_or_default().len();
     let warning = |what: String| Mistake { range: Some(whole), ..Mistake::new("expression", what) };
-    if !judged.matches() {
+    if !judged.can_match() {
         let links: Vec<String> =
             judged.for_links.iter().map(|(link, _)| link_type_in_file(*link).to_string()).collect();
         let hint = match judged.has_known_links {
@@ -98,12 +98,12 @@ pub(super) fn match_warning(arguments: &Arguments) -> Option<Mistake> {
 }
 
 fn link_type_in_file(link: u16) -> LinkType {
-    LinkType::from_file(link.into())
+    LinkType::from_file_number(link.into())
 }
 
 /// Returns a remark for `explain`: the compiler and the length of the program for each known link
 /// type, and the compiler for all other link types.
-pub(super) fn remark(arguments: &Arguments) -> Option<String> {
+pub(super) fn compilation_remark(arguments: &Arguments) -> Option<String> {
     let judged = ExpressionPerLinkType::from_arguments(arguments).ok()?;
     let mut parts = Vec::new();
     for (link, made) in &judged.for_links {

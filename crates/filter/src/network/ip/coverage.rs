@@ -27,17 +27,17 @@ impl Coverage {
     }
 
     /// Returns true if any of these units of 8 bytes has been received.
-    pub(super) fn has_any(&self, units: Range<u32>) -> bool {
+    pub(super) fn covers_any(&self, units: Range<u32>) -> bool {
         self.0.iter().zip(word_masks(units)).any(|(word, mask)| word & mask != 0)
     }
 
     /// Returns true if any unit of 8 bytes from index `from` on has been received.
-    pub(super) fn has_any_from(&self, from: u32) -> bool {
-        self.has_any(from..8 * 65_536)
+    pub(super) fn covers_any_from(&self, from: u32) -> bool {
+        self.covers_any(from..8 * 65_536)
     }
 
     /// Returns true if all units of 8 bytes before index `before` have been received.
-    pub(super) fn has_all_before(&self, before: u32) -> bool {
+    pub(super) fn covers_all_before(&self, before: u32) -> bool {
         self.0.iter().zip(word_masks(0..before)).all(|(word, mask)| word & mask == mask)
     }
 }

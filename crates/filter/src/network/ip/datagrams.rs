@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub(super) const FRAGMENTS_MAX: u32 = 1024;
 
 /// Minimum interval between scans for expired datagrams, in ns.
-const SCAN_INTERVAL: Time = 1_000_000_000;
+const EXPIRY_SCAN_INTERVAL: Time = 1_000_000_000;
 
 /// Limits on incomplete datagrams.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +75,7 @@ impl Session for Datagram {
 
 /// The relation of a newly arrived fragment to the earlier fragments of its datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Overlap {
+enum OverlapKind {
     /// The fragment overlaps no fragment that arrived earlier.
     Disjoint,
     /// The fragment overlaps an earlier fragment, or both are the last fragment of the datagram.
@@ -106,8 +106,10 @@ impl DatagramTable {
         block: Block<'a>,
         cx: &mut StreamContext<'_, 'a>,
     ) -> FragmentResult<'a> {
-        let key =
-            piece.key(&block, self.table.get(PRIVATE_SESSION_KEY).map_or(0, |shared| shared.seed));
+        let key = piece.datagram_key(
+            &block,
+            self.table.get(PRIVATE_SESSION_KEY).map_or(0, |shared| shared.seed),
+        );
         if piece.head.would_exceed_packet_length(piece.end()) {
             cx.drop(&block, DATAGRAM_TOO_BIG);
             return FragmentResult::Absorbed;
@@ -123,7 +125,7 @@ impl DatagramTable {
         }
         let fit = datagram.overlap_with_earlier(piece);
         let place = FragmentKey::new(datagram.arrived_fragments, piece);
-        if fit != Overlap::Disjoint {
+        if fit != OverlapKind::Disjoint {
             let alike: Vec<Block<'_>> = cx
                 .held_blocks(&datagram.held)
                 .filter(|(at, other)| place.covers_same_bytes(&block, *at, other))
@@ -144,7 +146,7 @@ impl DatagramTable {
         }
         datagram.add_fragment(piece, self.policy);
         if datagram.is_complete() {
-            return self.complete(key, place, &block, cx);
+            return self.complete_datagram(key, place, &block, cx);
         }
         if !cx.hold(&mut datagram.held, &block, place.0) {
             self.drop_held_fragments(key, FRAGMENTS_MISSING, cx);
@@ -166,7 +168,7 @@ impl DatagramTable {
             }
         }
         if let Some(next) = next {
-            cx.wake_at(next.max(cx.now.saturating_add(SCAN_INTERVAL)));
+            cx.wake_at(next.max(cx.now.saturating_add(EXPIRY_SCAN_INTERVAL)));
         }
     }
 
@@ -230,7 +232,7 @@ impl DatagramTable {
     /// Completes a datagram with the fragment in `block`, which arrived last. If bytes of any
     /// fragment have been overwritten, or if the packet would be too long, drops all fragments of
     /// the datagram instead.
-    fn complete<'a>(
+    fn complete_datagram<'a>(
         &mut self,
         key: u64,
         place: FragmentKey,
@@ -263,7 +265,7 @@ impl DatagramTable {
         match joined.flatten() {
             Some(whole) => {
                 cx.count(JOINED_DATAGRAMS, 1);
-                let marks = whole.marks.with_ticket(block.marks.ticket());
+                let marks = whole.marks.with_section_ticket(block.marks.section_ticket());
                 FragmentResult::Complete(Block { marks, ..whole })
             }
             None => {
@@ -277,10 +279,10 @@ impl DatagramTable {
 /// Returns true if the policy requires that a datagram be given up. `fit` is the relation of a new
 /// fragment to the earlier ones. The policy `drop` gives up after overlaps and contradictory ends,
 /// the policy `linux` only after contradictory ends.
-fn must_abandon_datagram(policy: FragmentPolicy, fit: Overlap) -> bool {
+fn must_abandon_datagram(policy: FragmentPolicy, fit: OverlapKind) -> bool {
     match policy {
-        FragmentPolicy::Drop => fit != Overlap::Disjoint,
-        FragmentPolicy::Linux => fit == Overlap::Contradictory,
+        FragmentPolicy::Drop => fit != OverlapKind::Disjoint,
+        FragmentPolicy::Linux => fit == OverlapKind::Contradictory,
         FragmentPolicy::First
         | FragmentPolicy::Last
         | FragmentPolicy::Bsd
@@ -320,7 +322,7 @@ fn build_datagram<'a>(
     let made = cx.append_block(before.len() + end as usize, Class::YES, context, |room| {
         let Some((front, data)) = room.split_at_mut_checked(before.len()) else { return 0 };
         front.copy_from_slice(before);
-        head.complete(front, end);
+        head.write_unfragmented_headers(front, end);
         segments.iter().for_each(|segment| copy_segment(data, segment, parts));
         room.len()
     });
@@ -343,20 +345,21 @@ fn copy_segment(data: &mut [u8], segment: &FragmentRange, parts: &[(u32, Block<'
 
 impl Datagram {
     /// Returns the relation of a fragment to the fragments that arrived earlier.
-    fn overlap_with_earlier(&self, piece: &IpFragment) -> Overlap {
+    fn overlap_with_earlier(&self, piece: &IpFragment) -> OverlapKind {
         let ends = self.length != 0;
         let against = match piece.is_last {
             true => {
-                (ends && piece.end() != self.length) || self.covered.has_any_from(piece.end() / 8)
+                (ends && piece.end() != self.length)
+                    || self.covered.covers_any_from(piece.end() / 8)
             }
             false => ends && piece.end() > self.length,
         };
         match against {
-            true => Overlap::Contradictory,
-            false if self.covered.has_any(piece.units()) || (piece.is_last && ends) => {
-                Overlap::Overlapping
+            true => OverlapKind::Contradictory,
+            false if self.covered.covers_any(piece.units()) || (piece.is_last && ends) => {
+                OverlapKind::Overlapping
             }
-            false => Overlap::Disjoint,
+            false => OverlapKind::Disjoint,
         }
     }
 
@@ -371,7 +374,7 @@ impl Datagram {
     /// Returns true if all bytes of the datagram have arrived: every complete unit of 8 bytes, and
     /// the last fragment, which contains the rest.
     fn is_complete(&self) -> bool {
-        self.length != 0 && self.covered.has_all_before(self.length / 8)
+        self.length != 0 && self.covered.covers_all_before(self.length / 8)
     }
 
     fn drop_all_fragments(&mut self, reason: Reason, cx: &mut StreamContext<'_, '_>) {

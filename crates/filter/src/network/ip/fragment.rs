@@ -11,11 +11,11 @@ use std::hash::{DefaultHasher, Hasher};
 use wire::ip::Fragment;
 use wire::ipv4::Ipv4;
 use wire::ipv6::{self, Ipv6};
-use wire::link::Network;
+use wire::link::NetworkProtocol;
 use wire::{Layers, LinkType, checksum, ipv4};
 
 /// Maximum length in bytes of an IPv4 packet, and of the data after a fixed IPv6 header.
-const LENGTH_MAX: u32 = 65_535;
+const PACKET_LENGTH_MAX: u32 = 65_535;
 
 /// A fragment of a datagram. Offsets in the frame are from the first byte of the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,17 +57,17 @@ impl IpFragment {
         let from = layers.l3?;
         let packet = frame.get(usize::from(from)..)?;
         let found = match layers.network {
-            Network::Ipv4 => Self::ipv4(packet, from.into())?,
-            Network::Ipv6 => Self::ipv6(packet, from.into())?,
+            NetworkProtocol::Ipv4 => Self::parse_ipv4(packet, from.into())?,
+            NetworkProtocol::Ipv6 => Self::parse_ipv6(packet, from.into())?,
             _ => return None,
         };
         Some(found.and_then(|piece| piece.check_length(block, policy)))
     }
 
-    fn ipv4(packet: &[u8], from: u32) -> Option<Result<Self, HeaderError>> {
+    fn parse_ipv4(packet: &[u8], from: u32) -> Option<Result<Self, HeaderError>> {
         let (ip, _) = Ipv4::parse(packet)?;
         let header = u32::from(ip.header_length());
-        if ip.version() != 4 || header < ipv4::LENGTH_MIN as u32 {
+        if ip.version() != 4 || header < ipv4::HEADER_LENGTH_MIN as u32 {
             return None;
         }
         if ip.fragment() == Fragment::Whole {
@@ -82,7 +82,7 @@ impl IpFragment {
         Some(Ok(Self { data, offset, length, is_last: !ip.has_more_fragments(), head }))
     }
 
-    fn ipv6(packet: &[u8], from: u32) -> Option<Result<Self, HeaderError>> {
+    fn parse_ipv6(packet: &[u8], from: u32) -> Option<Result<Self, HeaderError>> {
         let (ip, _) = Ipv6::parse(packet).filter(|(ip, _)| ip.version() == 6)?;
         let stated = ipv6::HEADER_LENGTH + usize::from(ip.payload_length());
         let header = ipv6::find_fragment_header(packet.get(..stated).unwrap_or(packet))?;
@@ -131,7 +131,7 @@ impl IpFragment {
     /// network and, for IPv4, the protocol (RFC 791 §2.3, RFC 8200 §4.5). The VLAN tags and the
     /// source identify the network. A datagram that is observed on two networks is therefore
     /// reassembled twice, just as an unfragmented packet is received twice.
-    pub(super) fn key(&self, block: &Block<'_>, seed: u64) -> u64 {
+    pub(super) fn datagram_key(&self, block: &Block<'_>, seed: u64) -> u64 {
         let frame = layers::head_bytes(block);
         let part = |from: usize, length: usize| {
             let from = self.head.start as usize + from;
@@ -161,7 +161,7 @@ impl IpHeaders {
         let headers = self.end - self.start;
         let counted =
             if self.next_header.is_some() { headers - ipv6::HEADER_LENGTH as u32 } else { headers };
-        counted + length > LENGTH_MAX
+        counted + length > PACKET_LENGTH_MAX
     }
 
     /// Returns the offset past the headers in the frame.
@@ -171,7 +171,7 @@ impl IpHeaders {
 
     /// Changes the headers at the start of `frame` to the headers of an unfragmented packet with
     /// `length` bytes of data.
-    pub(super) fn complete(&self, frame: &mut [u8], length: u32) {
+    pub(super) fn write_unfragmented_headers(&self, frame: &mut [u8], length: u32) {
         let (from, to) = (self.start as usize, self.end as usize);
         if let Some((announced, next)) = self.next_header {
             if let Some(field) = frame.get_mut(announced as usize) {
@@ -188,7 +188,7 @@ impl IpHeaders {
             (*flags, *offset) = (*flags & 0xc0, 0);
         }
         write_u16(frame, from + ipv4::CHECKSUM_OFFSET, 0);
-        let sum = checksum::compute(frame.get(from..to).unwrap_or_default());
+        let sum = checksum::internet_checksum(frame.get(from..to).unwrap_or_default());
         write_u16(frame, from + ipv4::CHECKSUM_OFFSET, sum.into());
     }
 }

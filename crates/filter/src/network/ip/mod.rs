@@ -64,20 +64,20 @@ or extension headers).",
     output_form: OutputForm::Form(Form::Segment),
     reads: ReadDepth::Head(layers::HEAD_SIZE),
     parameters: &[
-        Parameter::named("defragment", ParameterType::Flag, "yes", "reassemble fragments"),
-        Parameter::named(
+        Parameter::with_default("defragment", ParameterType::Flag, "yes", "reassemble fragments"),
+        Parameter::with_default(
             "policy",
             ParameterType::OneOf(FragmentPolicy::KEYWORDS),
             "first",
             "the IPv4 fragment that supplies overlapping bytes",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "timeout",
             ParameterType::Duration,
             "30s",
             "time after which an incomplete datagram is dropped",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "datagrams",
             ParameterType::Number { low: 1, high: 65_536 },
             "1024",
@@ -110,7 +110,7 @@ or extension headers).",
     ..Description::FILTER_DEFAULTS
 };
 
-const _: () = HeaderError::assert_names(IP.reasons, 4);
+const _: () = HeaderError::assert_reason_names(IP.reasons, 4);
 const FRAGMENTS_MISSING: Reason = IP.reason("fragments missing");
 const OVERLAP: Reason = IP.reason("overlap");
 const DATAGRAM_TOO_BIG: Reason = IP.reason("too big");
@@ -123,7 +123,7 @@ const EVICTED_DATAGRAMS: Counter = IP.counter("evicted datagrams");
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     if !arguments.flag("defragment") {
-        return Ok(Filter::lanes(WithoutReassembly));
+        return Ok(Filter::lanes(IpWithoutReassembly));
     }
     let timeout = arguments.number("timeout").unwrap_or(0);
     let limits = DatagramLimits { datagrams_max: arguments.number_as_usize("datagrams"), timeout };
@@ -131,16 +131,16 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
         .text("policy")
         .and_then(FragmentPolicy::from_keyword)
         .unwrap_or(FragmentPolicy::First);
-    Ok(Filter::holding(Reassembler {
+    Ok(Filter::holding_lanes(Reassembler {
         datagrams: DatagramTable::new(limits, policy, arguments.seed()),
         policy,
     }))
 }
 
 /// The `ip` filter without reassembly of fragments.
-struct WithoutReassembly;
+struct IpWithoutReassembly;
 
-impl LaneFilter for WithoutReassembly {
+impl LaneFilter for IpWithoutReassembly {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each_lane(batch, |block, _| {
             let packet = layers::packet(block).map_err(HeaderError::reason)?;
@@ -158,7 +158,7 @@ struct Reassembler {
 
 impl HoldingLanes for Reassembler {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
-        for l in lanes(batch.live()) {
+        for l in lanes(batch.live_lanes()) {
             let mut block = batch.block(l);
             let answered = match layers::packet(&mut block) {
                 Ok(packet) if packet.fragment == Fragment::Whole => packet_view(block, &packet),

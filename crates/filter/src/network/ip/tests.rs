@@ -40,7 +40,7 @@ fn later_fragment_has_no_transport_header() {
     let later = ipv4_fragment(8, false, &[1, 2, 3, 4]);
     let found = answer_frames(&IP, &["defragment=no"], &[later]);
     assert_eq!(answer_views(&found), [(17, 34, 4)]);
-    assert_eq!(found[0].marks.transport, Marks::UNKNOWN);
+    assert_eq!(found[0].marks.transport, Marks::UNKNOWN_OFFSET);
     assert_eq!(found[0].marks.network, 14);
 }
 
@@ -97,7 +97,7 @@ impl RunOutput {
 /// Index of the batch after which the state moves to another instance, or `None` for no move.
 type StateMoveBatch = Option<usize>;
 
-fn run(words: &[&str], frames: &[Frame]) -> RunOutput {
+fn run_ip(words: &[&str], frames: &[Frame]) -> RunOutput {
     run_batches(words, frames, equal_batch_sizes(frames.len(), 64), None)
 }
 
@@ -121,7 +121,7 @@ fn run_batches(
         if moves == Some(pass) {
             let mut next = Node::new(&IP, words).expect("good arguments");
             let before = nodes.last_mut().expect("a node");
-            next.restore(before.save()).expect("the same filter");
+            next.restore_sessions(before.take_sessions()).expect("the same filter");
             nodes.push(next);
         }
         let (batch, behind) = rest.split_at(size.min(rest.len()));
@@ -129,7 +129,7 @@ fn run_batches(
         now = batch.iter().map(|frame| frame.time).fold(now, u64::max);
         taken += batch.len() as u64;
         let node = nodes.last_mut().expect("a node");
-        let mut gone = node.pass(space.batch(batch), &mut space, now);
+        let mut gone = node.process_batch(space.batch(batch), &mut space, now);
         gone.extend(node.tick(&mut space, now));
         for (_, block) in gone.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>()) {
             answers.push(Answer::from_block(&block, None));
@@ -189,31 +189,31 @@ fn permutations(frames: &[Frame]) -> Vec<Vec<Frame>> {
     vec![vec![one.clone()]]
 }
 
-const DATA: &[u8] = b"\x00\x07\x00\x35\x00\x1c\x00\x00twenty bytes of data";
+const UDP_DATAGRAM: &[u8] = b"\x00\x07\x00\x35\x00\x1c\x00\x00twenty bytes of data";
 
 #[test]
 fn fragments_in_any_order_make_one_frame() {
     let whole4 = {
-        let mut frame = ipv4_fragment(0, false, DATA);
+        let mut frame = ipv4_fragment(0, false, UDP_DATAGRAM);
         frame.bytes[24..26].copy_from_slice(&[0x66, 0xb4]);
         frame
     };
     let sets = [
         (
             vec![
-                ipv4_fragment(0, true, &DATA[..8]),
-                ipv4_fragment(8, true, &DATA[8..24]),
-                ipv4_fragment(24, false, &DATA[24..]),
+                ipv4_fragment(0, true, &UDP_DATAGRAM[..8]),
+                ipv4_fragment(8, true, &UDP_DATAGRAM[8..24]),
+                ipv4_fragment(24, false, &UDP_DATAGRAM[24..]),
             ],
             whole4,
         ),
         (
             vec![
-                ipv6_fragment(0, true, &DATA[..8]),
-                ipv6_fragment(8, true, &DATA[8..24]),
-                ipv6_fragment(24, false, &DATA[24..]),
+                ipv6_fragment(0, true, &UDP_DATAGRAM[..8]),
+                ipv6_fragment(8, true, &UDP_DATAGRAM[8..24]),
+                ipv6_fragment(24, false, &UDP_DATAGRAM[24..]),
             ],
-            Frame::ipv6(17, DATA),
+            Frame::ipv6(17, UDP_DATAGRAM),
         ),
     ];
     for (fragments, whole) in sets {
@@ -221,10 +221,10 @@ fn fragments_in_any_order_make_one_frame() {
             // An unfragmented packet overtakes the pending datagram.
             order.insert(1, Frame::tcp(1, 2, b"plain"));
             order.push(Frame::tcp(3, 4, b"plain"));
-            let output = run(&[], &order);
-            let data = u32::try_from(whole.bytes.len() - DATA.len()).unwrap();
+            let output = run_ip(&[], &order);
+            let data = u32::try_from(whole.bytes.len() - UDP_DATAGRAM.len()).unwrap();
             assert_eq!(answer_views(&output.answers), [(6, 34, 25), (17, data, 28), (6, 34, 25)]);
-            assert_eq!(output.answers[1].bytes, DATA);
+            assert_eq!(output.answers[1].bytes, UDP_DATAGRAM);
             assert_eq!(output.frames[1], whole.bytes);
             assert_eq!(
                 (output.count("joined datagrams"), output.count("fragments missing")),
@@ -251,11 +251,14 @@ fn headers_come_from_the_first_fragment() {
         frame.bytes.splice(12..12, [0x81, 0, 0, 5]);
         frame
     };
-    let output = run(
+    let output = run_ip(
         &[],
-        &[tagged(ipv4_fragment(8, false, &DATA[8..])), options(ipv4_fragment(0, true, &DATA[..8]))],
+        &[
+            tagged(ipv4_fragment(8, false, &UDP_DATAGRAM[8..])),
+            options(ipv4_fragment(0, true, &UDP_DATAGRAM[..8])),
+        ],
     );
-    assert_eq!(output.only_block_data(), DATA);
+    assert_eq!(output.only_block_data(), UDP_DATAGRAM);
     assert_eq!(output.frames[0][..18], options(ipv4_fragment(0, true, &[])).bytes[..18]);
     assert!(wire::ipv4::has_valid_checksum(&output.frames[0][18..]));
     assert_eq!(output.frames[0][38..42], [7, 4, 0, 0]);
@@ -267,12 +270,12 @@ fn headers_come_from_the_first_fragment() {
         frame
     };
     let fragments = [
-        before(ipv6_fragment(0, true, &DATA[..16])),
-        before(ipv6_fragment(16, false, &DATA[16..])),
+        before(ipv6_fragment(0, true, &UDP_DATAGRAM[..16])),
+        before(ipv6_fragment(16, false, &UDP_DATAGRAM[16..])),
     ];
-    let output = run(&[], &fragments);
-    let expected = Frame::ipv6(60, &[&[17, 0, 1, 4, 0, 0, 0, 0], DATA].concat());
-    assert_eq!((output.only_block_data(), &output.frames[0]), (DATA, &expected.bytes));
+    let output = run_ip(&[], &fragments);
+    let expected = Frame::ipv6(60, &[&[17, 0, 1, 4, 0, 0, 0, 0], UDP_DATAGRAM].concat());
+    assert_eq!((output.only_block_data(), &output.frames[0]), (UDP_DATAGRAM, &expected.bytes));
 }
 
 #[test]
@@ -293,20 +296,23 @@ fn tiny_fragments_reassemble_to_a_full_header() {
         });
         each.collect()
     };
-    let output = run(&[], &fragments(&segment, 6, false));
+    let output = run_ip(&[], &fragments(&segment, 6, false));
     assert_eq!((output.only_block_data(), output.answers[0].marks.payload), (&segment[..], 54));
     let behind = [&[6, 2, 1, 20][..], &[0; 20], &segment].concat();
-    let output = run(&[], &fragments(&behind, 60, true));
+    let output = run_ip(&[], &fragments(&behind, 60, true));
     assert_eq!(output.only_block_data(), segment);
     assert_eq!(output.answers[0].class, Class(6));
 }
 
 #[test]
 fn atomic_fragments_pass_unchanged() {
-    let atomic = ipv6_fragment(0, false, DATA);
-    let fragments =
-        [ipv6_fragment(0, true, &DATA[..8]), atomic.clone(), ipv6_fragment(8, false, &DATA[8..])];
-    let output = run(&[], &fragments);
+    let atomic = ipv6_fragment(0, false, UDP_DATAGRAM);
+    let fragments = [
+        ipv6_fragment(0, true, &UDP_DATAGRAM[..8]),
+        atomic.clone(),
+        ipv6_fragment(8, false, &UDP_DATAGRAM[8..]),
+    ];
+    let output = run_ip(&[], &fragments);
     assert_eq!(
         answer_views(&output.answers),
         [(17, 62, 28), (17, 54, 28)],
@@ -317,8 +323,8 @@ fn atomic_fragments_pass_unchanged() {
 
 #[test]
 fn datagrams_with_different_keys_are_separate() {
-    let first = ipv4_fragment(0, true, &DATA[..8]);
-    let last = ipv4_fragment(8, false, &DATA[8..]);
+    let first = ipv4_fragment(0, true, &UDP_DATAGRAM[..8]);
+    let last = ipv4_fragment(8, false, &UDP_DATAGRAM[8..]);
     let with = |at: usize, byte: u8| {
         let mut frame = last.clone();
         frame.bytes[at] = byte;
@@ -328,28 +334,35 @@ fn datagrams_with_different_keys_are_separate() {
     tagged.bytes.splice(12..12, [0x81, 0, 0, 5]);
     // Identification, protocol, source, target, VLAN.
     for other in [with(18, 1), with(23, 6), with(26, 9), with(33, 9), tagged] {
-        let output = run(&[], &[first.clone(), other.clone()]);
+        let output = run_ip(&[], &[first.clone(), other.clone()]);
         assert_eq!((output.answers.len(), output.count("fragments missing")), (0, 2), "{other:?}");
-        let output = run(&[], &[first.clone(), other, last.clone()]);
-        assert_eq!((output.only_block_data(), output.count("fragments missing")), (DATA, 1));
+        let output = run_ip(&[], &[first.clone(), other, last.clone()]);
+        assert_eq!(
+            (output.only_block_data(), output.count("fragments missing")),
+            (UDP_DATAGRAM, 1)
+        );
     }
     // For IPv6 the protocol is not part of the key (RFC 8200 §4.5).
-    let mut other = ipv6_fragment(8, false, &DATA[8..]);
+    let mut other = ipv6_fragment(8, false, &UDP_DATAGRAM[8..]);
     other.bytes[54] = 6;
-    assert_eq!(run(&[], &[ipv6_fragment(0, true, &DATA[..8]), other]).only_block_data(), DATA);
+    assert_eq!(
+        run_ip(&[], &[ipv6_fragment(0, true, &UDP_DATAGRAM[..8]), other]).only_block_data(),
+        UDP_DATAGRAM
+    );
 }
 
 #[test]
 fn repeated_fragment_is_a_duplicate() {
     for build in [ipv6_fragment, ipv4_fragment] {
-        let (first, last) = (build(0, true, &DATA[..16]), build(16, false, &DATA[16..]));
+        let (first, last) =
+            (build(0, true, &UDP_DATAGRAM[..16]), build(16, false, &UDP_DATAGRAM[16..]));
         let frames = [first.clone(), first.clone(), first, last.clone()];
-        let output = run(&[], &frames);
-        assert_eq!((output.only_block_data(), output.count("duplicate")), (DATA, 2));
-        let output = run(&["policy=drop"], &[last.clone(), last, frames[0].clone()]);
+        let output = run_ip(&[], &frames);
+        assert_eq!((output.only_block_data(), output.count("duplicate")), (UDP_DATAGRAM, 2));
+        let output = run_ip(&["policy=drop"], &[last.clone(), last, frames[0].clone()]);
         assert_eq!(
             (output.only_block_data(), output.count("duplicate"), output.count("overlap")),
-            (DATA, 1, 0)
+            (UDP_DATAGRAM, 1, 0)
         );
     }
 }
@@ -366,7 +379,7 @@ fn overlong_datagram_is_dropped() {
         frames.pop();
         frames.push(ipv4_fragment(8 * 8145, true, &[7; 44 * 8]));
         frames.push(ipv4_fragment(65_512, false, &vec![7; usize::from(length as u16)]));
-        let output = run(&[], &frames);
+        let output = run_ip(&[], &frames);
         assert_eq!(output.answers.len(), usize::from(fits), "{:?}", output.counts);
         assert_eq!(output.count("too big"), u64::from(!fits));
         assert_eq!(output.count("fragments missing") == 0, fits);
@@ -377,7 +390,7 @@ fn overlong_datagram_is_dropped() {
     let mut frames = vec![first];
     frames.extend((1..8188).step_by(178).map(|unit| ipv4_fragment(8 * unit, true, &[7; 178 * 8])));
     frames.push(ipv4_fragment(65_512, false, &[7; 3]));
-    let output = run(&[], &frames);
+    let output = run_ip(&[], &frames);
     assert_eq!((output.answers.len(), output.count("too big")), (0, frames.len() as u64));
 }
 
@@ -390,16 +403,19 @@ fn fragments_of_invalid_length_have_no_class() {
         ipv6_fragment(8, false, &[]),
         Frame {
             wire_length: Some(200),
-            bytes: ipv4_fragment(0, true, DATA).bytes[..50].to_vec(),
+            bytes: ipv4_fragment(0, true, UDP_DATAGRAM).bytes[..50].to_vec(),
             ..ipv4_fragment(0, true, &[])
         },
     ];
-    let output = run(&[], &frames);
+    let output = run_ip(&[], &frames);
     assert_eq!(output.answers.len(), frames.len());
     assert_eq!((output.count("malformed"), output.count("cut")), (4, 1));
     // The policy `linux` keeps the first 16 bytes, a multiple of 8.
-    let frames = [ipv4_fragment(0, true, &DATA[..19]), ipv4_fragment(16, false, &DATA[16..])];
-    assert_eq!(run(&["policy=linux"], &frames).only_block_data(), DATA);
+    let frames = [
+        ipv4_fragment(0, true, &UDP_DATAGRAM[..19]),
+        ipv4_fragment(16, false, &UDP_DATAGRAM[16..]),
+    ];
+    assert_eq!(run_ip(&["policy=linux"], &frames).only_block_data(), UDP_DATAGRAM);
 }
 
 /// Returns the data of a random datagram, and its fragments.
@@ -478,15 +494,18 @@ fn random_fragments_reassemble_to_their_datagrams() {
 #[test]
 fn fragment_length_ends_with_the_packet() {
     // Padding is not data, and a zero payload length is invalid for a fragment.
-    let mut padded = ipv6_fragment(8, false, &DATA[8..]);
+    let mut padded = ipv6_fragment(8, false, &UDP_DATAGRAM[8..]);
     padded.bytes.extend([0; 30]);
-    assert_eq!(run(&[], &[padded, ipv6_fragment(0, true, &DATA[..8])]).only_block_data(), DATA);
-    let mut jumbo = ipv6_fragment(0, true, &DATA[..8]);
+    assert_eq!(
+        run_ip(&[], &[padded, ipv6_fragment(0, true, &UDP_DATAGRAM[..8])]).only_block_data(),
+        UDP_DATAGRAM
+    );
+    let mut jumbo = ipv6_fragment(0, true, &UDP_DATAGRAM[..8]);
     jumbo.bytes[18..20].fill(0);
     assert_eq!(jumbo.bytes[14 + ipv6::NEXT_HEADER_OFFSET], 44);
-    let mut lying = ipv6_fragment(8, false, &DATA[8..]);
+    let mut lying = ipv6_fragment(8, false, &UDP_DATAGRAM[8..]);
     lying.bytes[14] = 0x20;
-    assert_eq!(run(&[], &[lying]).count("malformed"), 1, "another version is no fragment");
-    let output = run(&[], &[jumbo]);
+    assert_eq!(run_ip(&[], &[lying]).count("malformed"), 1, "another version is no fragment");
+    let output = run_ip(&[], &[jumbo]);
     assert_eq!((output.count("malformed"), output.answers.len()), (1, 1));
 }

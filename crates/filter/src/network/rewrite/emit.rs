@@ -72,7 +72,7 @@ impl<'s> OldHeaders<'s> {
         out: Exit<'s>,
     ) -> Result<Self, UnfitReason> {
         let (l3, l4) = twin::reparse_packet(s, on, exits)?;
-        let header = s.need::<{ ipv4::LENGTH_MIN }>(l3, exits.unsure);
+        let header = s.need::<{ ipv4::HEADER_LENGTH_MIN }>(l3, exits.unsure);
         let first = s.load(header, byte::<{ ipv4::VERSION_IHL_OFFSET }>());
         let version = s.shr(first, 4);
         if wanted.has_addresses() {
@@ -85,7 +85,7 @@ impl<'s> OldHeaders<'s> {
             s.load(header, be32::<{ ipv4::DST_OFFSET }>()),
         ];
         let end = s.position_var(l3);
-        let behind = s.advance(l3, ipv4::LENGTH_MIN as u16);
+        let behind = s.advance(l3, ipv4::HEADER_LENGTH_MIN as u16);
         s.set_position(end, behind);
         let (source, target) = (s.var(0), s.var(0));
         if wanted.has_addresses() || wanted.has_ports() {
@@ -216,7 +216,7 @@ fn require_filled_checksum<'s>(
     s.arm(|t, done| -> Result<(), UnfitReason> {
         t.arm(|four, six| -> Result<(), UnfitReason> {
             four.only(version, Cmp::Eq, 4, six);
-            emit_word_sum(four, l3, (ipv4::SRC_OFFSET, ipv4::LENGTH_MIN), total, unsure)?;
+            emit_word_sum(four, l3, (ipv4::SRC_OFFSET, ipv4::HEADER_LENGTH_MIN), total, unsure)?;
             four.leave(done);
             Ok(())
         })?;

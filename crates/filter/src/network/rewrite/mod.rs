@@ -48,8 +48,8 @@ port` (neither TCP nor UDP), `other checksum` (DCCP and UDP-Lite, which cover ad
         Parameter::optional("dmac", ParameterType::Text, "target address of Ethernet"),
         Parameter::optional("src", ParameterType::Text, "source address of IPv4, such as 10.0.0.1"),
         Parameter::optional("dst", ParameterType::Text, "target address of IPv4"),
-        Parameter::optional("sport", PORT, "source port of TCP or UDP"),
-        Parameter::optional("dport", PORT, "target port of TCP or UDP"),
+        Parameter::optional("sport", PORT_PARAMETER_TYPE, "source port of TCP or UDP"),
+        Parameter::optional("dport", PORT_PARAMETER_TYPE, "target port of TCP or UDP"),
         Parameter::optional(
             "ttl",
             ParameterType::Number { low: 1, high: 255 },
@@ -79,12 +79,12 @@ port` (neither TCP nor UDP), `other checksum` (DCCP and UDP-Lite, which cover ad
     ..Description::FILTER_DEFAULTS
 };
 
-const _: () = HeaderError::assert_names(REWRITE.reasons, 5);
+const _: () = HeaderError::assert_reason_names(REWRITE.reasons, 5);
 const NOT_ETHERNET: Reason = REWRITE.reason("not ethernet");
 const NOT_IPV4: Reason = REWRITE.reason("not ipv4");
 const NO_PORT: Reason = REWRITE.reason("no port");
 const UNSUPPORTED_CHECKSUM: Reason = REWRITE.reason("other checksum");
-const PORT: ParameterType = ParameterType::Number { low: 0, high: 0xffff };
+const PORT_PARAMETER_TYPE: ParameterType = ParameterType::Number { low: 0, high: 0xffff };
 /// Protocol numbers of DCCP and UDP-Lite. Their checksums cover the addresses, but this filter
 /// cannot update them.
 const UNSUPPORTED_CHECKSUM_PROTOCOLS: [u8; 2] = [33, 136];
@@ -252,7 +252,7 @@ impl RewriteFields {
                 sum.value = wire::checksum::update_checksum_u32(sum.value, old, new);
             }
             if let Some(sum) = &mut covered {
-                sum.replace(true, old, new);
+                sum.replace_field(true, old, new);
             }
             changes.push(Change::new(network + at, &new.to_be_bytes()));
         }
@@ -261,7 +261,7 @@ impl RewriteFields {
             [ports::SRC_PORT_OFFSET, ports::DST_PORT_OFFSET].into_iter().zip(self.ports)
         {
             if let (Some(new), Some(sum)) = (new, &mut covered) {
-                sum.replace(false, read_word(frame, data + at).into(), new.into());
+                sum.replace_field(false, read_word(frame, data + at).into(), new.into());
                 changes.push(Change::new(data + at, &new.to_be_bytes()));
             }
         }
@@ -318,7 +318,7 @@ impl ChecksumUpdate {
 
     /// Updates a transport checksum, as the kernel does, when `new` replaces `old` in a field that
     /// the checksum covers. `pseudo` is true if the field belongs to the pseudo header.
-    fn replace(&mut self, pseudo: bool, old: u32, new: u32) {
+    fn replace_field(&mut self, pseudo: bool, old: u32, new: u32) {
         use wire::checksum::{update_checksum_u32, update_pseudo_header_sum_u32};
         let mended = match self.unfilled {
             _ if self.may_be_absent && self.value == 0 => return,

@@ -8,7 +8,7 @@ use wire::checksum::{self, pseudo_header_sum};
 
 /// Returns the frame with its checksums filled in.
 fn with_valid_checksums(mut frame: Frame) -> Frame {
-    let sum = checksum::compute(&frame.bytes[14..34]);
+    let sum = checksum::internet_checksum(&frame.bytes[14..34]);
     frame.overwrite(24, &sum.to_be_bytes());
     let at = 34
         + if frame.bytes[23] == protocol::TCP {
@@ -28,7 +28,10 @@ fn compute_transport_checksum(frame: &[u8]) -> u16 {
     let [source, target] =
         [26, 30].map(|at| Ipv4Addr::from(*frame[at..].first_chunk::<4>().unwrap()).into());
     let length = frame.len() as u32 - 34;
-    pseudo_header_sum(source, target, frame[23], length).unwrap().with(&frame[34..]).checksum()
+    pseudo_header_sum(source, target, frame[23], length)
+        .unwrap()
+        .with_bytes(&frame[34..])
+        .checksum()
 }
 
 fn run_rewrite(words: &[&str], frame: &Frame, flags: BlockFlags) -> (Class, Vec<u8>) {
@@ -39,7 +42,7 @@ fn run_rewrite(words: &[&str], frame: &Frame, flags: BlockFlags) -> (Class, Vec<
     block.context.flags = flags;
     batch.set_block(0, block);
     let mut node = Node::new(&REWRITE, words).expect("arguments");
-    let left = node.pass(batch, &mut space, 0);
+    let left = node.process_batch(batch, &mut space, 0);
     (left[0].class(0), left[0].block(0).frame.to_vec())
 }
 
@@ -73,7 +76,11 @@ fn i6_rewritten_frames_have_valid_checksums() {
             (&bytes[30..34], &bytes[34..36]),
             (&address.octets()[..], &port.to_be_bytes()[..])
         );
-        assert_eq!(checksum::compute(&bytes[14..34]) % 0xffff, 0, "the header of {bytes:02x?}");
+        assert_eq!(
+            checksum::internet_checksum(&bytes[14..34]) % 0xffff,
+            0,
+            "the header of {bytes:02x?}"
+        );
         assert_eq!(compute_transport_checksum(&bytes) % 0xffff, 0, "the transport of {bytes:02x?}");
     }
 }

@@ -9,41 +9,41 @@
 //! - [`connection`]: state of a connection;
 //! - [`reassembly`]: one side of a connection;
 //! - [`fin`]: the end of a side;
-//! - [`late`]: bytes captured after their gap was abandoned;
+//! - [`late_bytes`]: bytes captured after their gap was abandoned;
 //! - [`overlap`]: overlap policies;
 //! - [`lifecycle`]: life cycle of a connection;
 //! - [`reset`]: acceptance of resets;
 //! - [`outcomes`]: reasons and counters;
 //! - [`segment_info`]: fields of a segment;
-//! - [`track`]: lookup of connections;
-//! - [`wheel`]: the timers.
+//! - [`connection_tracking`]: lookup of connections;
+//! - [`timer_wheel`]: the timers.
 //!
 //! In the papers, the receiver's own stack reassembles, and knows which bytes it has acknowledged.
 //! Here both hosts are observed from outside. For this reason there are holes and unobserved sides,
 //! and resets are verified before they are accepted.
 
 mod connection;
+mod connection_tracking;
 mod fin;
-mod lag;
-mod late;
+mod late_bytes;
 mod lifecycle;
 mod outcomes;
 mod overlap;
 mod reassembly;
 mod reset;
 mod segment_info;
-mod track;
-mod wheel;
+mod timer_wheel;
+mod timestamp_lag;
 
 use crate::layers::{self, HeaderError};
 use crate::prelude::*;
 use crate::transport::SERVICE_NAMES;
 use crate::transport::flows::FlowTable;
 use connection::TcpConnection;
+use connection_tracking::Tcp;
 use outcomes::{COUNTERS, REASONS};
 use overlap::SegmentPolicy;
 use reassembly::ReassemblyRules;
-use track::Tcp;
 use wire::ip::protocol;
 
 /// Catalog entry of `tcp`, which puts the data of TCP connections in order.
@@ -89,7 +89,7 @@ before).",
     example: "replay web.pcap | tcp |http files out/",
     kind: FilterKind::Reordering,
     input_forms: Forms::FRAMED,
-    needs: InputNeeds::only(&super::protocol_packet_inputs(
+    needs: InputNeeds::from_usable_inputs(&super::protocol_packet_inputs(
         protocol::TCP,
         "the class of its packets is `|tcp`",
     )),
@@ -97,24 +97,29 @@ before).",
     reads: ReadDepth::All,
     effect: Some(effect),
     parameters: &[
-        Parameter::named(
+        Parameter::with_default(
             "policy",
             ParameterType::OneOf(SegmentPolicy::POLICY_NAMES),
             "first",
             "the segment that supplies overlapping bytes",
         ),
-        Parameter::named("checksum", ParameterType::Flag, "no", "verify checksums"),
+        Parameter::with_default("checksum", ParameterType::Flag, "no", "verify checksums"),
         Parameter::table_size("sessions", "262144", "maximum number of connections in memory"),
-        Parameter::named(
+        Parameter::with_default(
             "held",
             ParameterType::Size { low: 0, high: 1 << 30 },
             "4M",
             "maximum number of bytes per side that wait after a gap",
         )
         .make_writable(),
-        Parameter::named("gap", ParameterType::Duration, "1s", "maximum wait for missing bytes")
-            .make_writable(),
-        Parameter::named(
+        Parameter::with_default(
+            "gap",
+            ParameterType::Duration,
+            "1s",
+            "maximum wait for missing bytes",
+        )
+        .make_writable(),
+        Parameter::with_default(
             "timeout",
             ParameterType::Duration,
             "10m",
@@ -141,7 +146,7 @@ before).",
 pub const UNTCP: Description =
     Description { name: "untcp", example: "replay web.pcap | untcp |http files out/", ..TCP };
 
-const _: () = HeaderError::assert_names(TCP.reasons, 5);
+const _: () = HeaderError::assert_reason_names(TCP.reasons, 5);
 
 /// Returns the effect of the filter on blocks. The filter reads more than headers only if it
 /// verifies checksums.
@@ -154,7 +159,7 @@ fn effect(arguments: &Arguments) -> Effect {
 }
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let (rules, timeout) = limits(arguments);
+    let (rules, timeout) = reassembly_rules_and_timeout(arguments);
     let flows = FlowTable::new(
         arguments.number_as_usize("sessions"),
         arguments.seed(),
@@ -165,7 +170,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 }
 
 /// Returns the rules of reassembly, and the timeout of an idle connection.
-fn limits(arguments: &Arguments) -> (ReassemblyRules, Time) {
+fn reassembly_rules_and_timeout(arguments: &Arguments) -> (ReassemblyRules, Time) {
     let number = |name: &str| arguments.number(name).unwrap_or_default();
     let rules = ReassemblyRules {
         policy: SegmentPolicy::from_name(arguments.text("policy").unwrap_or_default()),

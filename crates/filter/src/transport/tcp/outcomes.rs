@@ -30,17 +30,17 @@ pub(super) const COUNTERS: &[&str] = &[
     "resets taken back",
 ];
 
-pub(super) const NOT_TCP: Reason = Reason::named(REASONS, "not tcp");
-pub(super) const OVERLAPPED: Reason = Reason::named(REASONS, "overlapped");
-pub(super) const CONNECTION_CLOSED: Reason = Reason::named(REASONS, "closed");
-pub(super) const OUT_OF_WINDOW: Reason = Reason::named(REASONS, "out of window");
-pub(super) const CHECKSUM: Reason = Reason::named(REASONS, "checksum");
-pub(super) const LATE_SEGMENT: Reason = Reason::named(REASONS, "late");
+pub(super) const NOT_TCP: Reason = Reason::from_name(REASONS, "not tcp");
+pub(super) const OVERLAPPED: Reason = Reason::from_name(REASONS, "overlapped");
+pub(super) const CONNECTION_CLOSED: Reason = Reason::from_name(REASONS, "closed");
+pub(super) const OUT_OF_WINDOW: Reason = Reason::from_name(REASONS, "out of window");
+pub(super) const WRONG_CHECKSUM: Reason = Reason::from_name(REASONS, "checksum");
+pub(super) const LATE_SEGMENT: Reason = Reason::from_name(REASONS, "late");
 
 pub(super) const NEW_SESSIONS: Counter = Counter::from_name(COUNTERS, "new sessions");
 pub(super) const SESSIONS_EVICTED: Counter = Counter::from_name(COUNTERS, "evicted sessions");
-pub(super) const TIMED_OUT: Counter = Counter::from_name(COUNTERS, "timed out sessions");
-pub(super) const DUPLICATE: Counter = Counter::from_name(COUNTERS, "duplicates");
+pub(super) const SESSIONS_TIMED_OUT: Counter = Counter::from_name(COUNTERS, "timed out sessions");
+pub(super) const DUPLICATES: Counter = Counter::from_name(COUNTERS, "duplicates");
 pub(super) const GAPS: Counter = Counter::from_name(COUNTERS, "gaps");
 pub(super) const STREAM_BYTES_MISSING: Counter = Counter::from_name(COUNTERS, "missing bytes");
 pub(super) const LATE_BYTES: Counter = Counter::from_name(COUNTERS, "late bytes");

@@ -13,8 +13,8 @@
 //! Suricata applies its rules only if the bytes differ. For equal bytes every rule produces the
 //! same stream.
 
-use super::connection::{StreamSide, distance, is_sequence_after};
-use super::outcomes::{DUPLICATE, OVERLAPPED};
+use super::connection::{StreamSide, is_sequence_after, sequence_distance};
+use super::outcomes::{DUPLICATES, OVERLAPPED};
 use super::reassembly::SideOutput;
 use crate::contract::{Block, HeldList};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -34,7 +34,7 @@ pub(super) enum SegmentPolicy {
 /// A half-open range of sequence numbers.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(C)]
-pub(super) struct Span {
+pub(super) struct SequenceSpan {
     pub(super) from: u32,
     pub(super) to: u32,
 }
@@ -54,7 +54,7 @@ impl SegmentPolicy {
     }
 
     /// Returns true if, under this policy, `new` supplies the bytes of its overlap with `old`.
-    const fn new_wins(self, new: Span, old: Span) -> bool {
+    const fn new_wins(self, new: SequenceSpan, old: SequenceSpan) -> bool {
         let before = is_sequence_after(old.from, new.from);
         let behind = is_sequence_after(new.to, old.to);
         match self {
@@ -67,7 +67,7 @@ impl SegmentPolicy {
     }
 }
 
-impl Span {
+impl SequenceSpan {
     /// Returns the number of bytes that this range shares with another.
     pub(super) const fn shared_byte_count(self, other: Self) -> u32 {
         if !self.overlaps(other) {
@@ -84,14 +84,18 @@ impl Span {
 }
 
 /// Returns the range of sequence numbers that a held block covers.
-pub(super) fn held_span(key: u32, block: &Block<'_>) -> Span {
-    Span { from: key, to: key.wrapping_add(block.length()) }
+pub(super) fn held_span(key: u32, block: &Block<'_>) -> SequenceSpan {
+    SequenceSpan { from: key, to: key.wrapping_add(block.length()) }
 }
 
 impl StreamSide {
     /// Trims held segments that overlap `new`, if the policy prefers the bytes of `new`. Drops held
     /// segments that `new` then covers completely.
-    pub(super) fn trim_held_segments(&mut self, output: &mut SideOutput<'_, '_, '_>, new: Span) {
+    pub(super) fn trim_held_segments(
+        &mut self,
+        output: &mut SideOutput<'_, '_, '_>,
+        new: SequenceSpan,
+    ) {
         let policy = output.rules.policy;
         if policy == SegmentPolicy::First {
             return;
@@ -110,7 +114,8 @@ impl StreamSide {
         while let Some((before, (key, block))) = losers.pop() {
             let old = held_span(key, &block);
             self.held_bytes = self.held_bytes.saturating_sub(block.length());
-            let (left, right) = (distance(old.from, new.from), distance(new.to, old.to));
+            let (left, right) =
+                (sequence_distance(old.from, new.from), sequence_distance(new.to, old.to));
             if left > 0 {
                 let piece = block.narrow(0, left.unsigned_abs());
                 self.hold_piece(output, &mut list, &piece, old.from);
@@ -131,7 +136,7 @@ impl StreamSide {
         &mut self,
         output: &mut SideOutput<'_, '_, 'a>,
         came: &Block<'a>,
-        new: Span,
+        new: SequenceSpan,
     ) {
         let mut free = Vec::new();
         let mut from = new.from;
@@ -145,15 +150,15 @@ impl StreamSide {
                 continue;
             }
             if is_sequence_after(old.from, from) {
-                free.push(Span { from, to: old.from });
+                free.push(SequenceSpan { from, to: old.from });
             }
             from = old.to;
         }
         if is_sequence_after(new.to, from) {
-            free.push(Span { from, to: new.to });
+            free.push(SequenceSpan { from, to: new.to });
         }
         if free.is_empty() {
-            output.cx.count(DUPLICATE, 1);
+            output.cx.count(DUPLICATES, 1);
             return output.cx.consume(came);
         }
         let mut list = self.held;

@@ -7,16 +7,16 @@
 //! the connection ends.
 
 use super::connection::{
-    BROKEN, DATA_EMITTED, END_EMITTED, FIN, SEQUENCE_DISTANCE_MAX, START_KNOWN, SYN_OBSERVED,
-    StreamSide, distance, is_sequence_after,
+    BROKEN_FLAG, DATA_EMITTED_FLAG, END_EMITTED_FLAG, FIN_KNOWN_FLAG, SEQUENCE_DISTANCE_MAX,
+    START_KNOWN_FLAG, SYN_OBSERVED_FLAG, StreamSide, is_sequence_after, sequence_distance,
 };
 use super::outcomes::{
-    CONNECTION_CLOSED, DUPLICATE, GAPS, LATE_SEGMENT, OUT_OF_WINDOW, STREAM_BYTES_MISSING,
+    CONNECTION_CLOSED, DUPLICATES, GAPS, LATE_SEGMENT, OUT_OF_WINDOW, STREAM_BYTES_MISSING,
 };
-use super::overlap::{SegmentPolicy, Span, held_span};
+use super::overlap::{SegmentPolicy, SequenceSpan, held_span};
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers;
-use abi::{BLOCK_MAX, BlockFlags, BlockMetadata, Class, Marks, RichPointer};
+use abi::{BLOCK_LENGTH_MAX, BlockFlags, BlockMetadata, Class, Marks, RichPointer};
 
 /// Rules of reassembly, from the filter's arguments.
 #[derive(Clone, Copy, Debug)]
@@ -46,14 +46,16 @@ pub(super) struct SideOutput<'w, 'c, 'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentData {
     /// Sequence numbers of the data as sent, part of which may not have been captured.
-    pub(super) span: Span,
+    pub(super) span: SequenceSpan,
     /// True if the segment carries a FIN.
     pub(super) fin: bool,
 }
 
 /// Flags that this filter sets in its output, and therefore clears in input blocks.
-const OUTPUT_FLAGS: BlockFlags =
-    BlockFlags::FIRST.with(BlockFlags::LAST).with(BlockFlags::BACKWARD).with(BlockFlags::END_MASK);
+const OUTPUT_FLAGS: BlockFlags = BlockFlags::FIRST
+    .with(BlockFlags::LAST)
+    .with(BlockFlags::BACKWARD)
+    .with(BlockFlags::SESSION_END_MASK);
 
 impl StreamSide {
     /// Processes a segment of this side: emits data that is next in order, holds data that arrived
@@ -65,7 +67,7 @@ impl StreamSide {
         piece: SegmentData,
     ) {
         let SegmentData { mut span, fin } = piece;
-        if fin && !self.has_flags(FIN) {
+        if fin && !self.has_flags(FIN_KNOWN_FLAG) {
             self.record_fin(output, span);
         }
         if span.from == span.to {
@@ -80,7 +82,7 @@ impl StreamSide {
             if late {
                 return output.cx.drop(&block, LATE_SEGMENT);
             }
-            output.cx.count(DUPLICATE, 1);
+            output.cx.count(DUPLICATES, 1);
             return output.cx.consume(&block);
         }
         if is_sequence_after(span.from, self.next) {
@@ -93,7 +95,7 @@ impl StreamSide {
             if !is_in_order {
                 return self.hold_segment(output, &block, span);
             }
-            if distance(self.next, span.from).unsigned_abs() > SEQUENCE_DISTANCE_MAX {
+            if sequence_distance(self.next, span.from).unsigned_abs() > SEQUENCE_DISTANCE_MAX {
                 return output.cx.drop(&block, OUT_OF_WINDOW);
             }
         }
@@ -104,12 +106,13 @@ impl StreamSide {
     /// peer has acknowledged the missing bytes, or if the limits on held data are exceeded. Returns
     /// false if the segment must be held. Returns true if the segment is now in order, or is
     /// implausibly far ahead.
-    fn resolve_gap(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
-        if distance(self.next, span.from).unsigned_abs() > SEQUENCE_DISTANCE_MAX {
+    fn resolve_gap(&mut self, output: &mut SideOutput<'_, '_, '_>, span: SequenceSpan) -> bool {
+        if sequence_distance(self.next, span.from).unsigned_abs() > SEQUENCE_DISTANCE_MAX {
             return true;
         }
-        if self.acknowledged().is_some_and(|number| !is_sequence_after(span.from, number)) {
-            self.skip(output, span.from);
+        if self.acknowledged_sequence().is_some_and(|number| !is_sequence_after(span.from, number))
+        {
+            self.skip_to(output, span.from);
         }
         let length = span.to.wrapping_sub(span.from);
         while is_sequence_after(span.from, self.next)
@@ -117,19 +120,19 @@ impl StreamSide {
             && (self.held_bytes.saturating_add(length) > output.rules.held_bytes_max
                 || self.held.len() >= HELD_BLOCKS_MAX)
         {
-            let front = output.cx.front(&self.held).map_or(span.from, |(key, _)| key);
+            let front = output.cx.front_block(&self.held).map_or(span.from, |(key, _)| key);
             let nearer = if is_sequence_after(front, span.from) { span.from } else { front };
             self.advance(output, nearer);
         }
         !is_sequence_after(span.from, self.next)
     }
 
-    /// Advances the stream to sequence number `to` ([`StreamSide::skip`]). With forged session
+    /// Advances the stream to sequence number `to` ([`StreamSide::skip_to`]). With forged session
     /// state, the call of `skip` may have no effect. Then removes a gap, the first held block or
     /// the FIN instead, so that callers can repeat the call.
     fn advance(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let before = (self.next, self.held.len());
-        self.skip(output, to);
+        self.skip_to(output, to);
         if (self.next, self.held.len()) == before {
             self.abandon_gap(output);
         }
@@ -139,7 +142,7 @@ impl StreamSide {
         &mut self,
         output: &mut SideOutput<'_, '_, 'a>,
         block: &Block<'a>,
-        span: Span,
+        span: SequenceSpan,
     ) {
         let here = block.length().min(span.to.wrapping_sub(span.from));
         if here == 0 {
@@ -148,8 +151,8 @@ impl StreamSide {
         }
         self.record_gap_start(output);
         let (block, span) =
-            (block.narrow(0, here), Span { to: span.from.wrapping_add(here), ..span });
-        let back = output.cx.back(&self.held);
+            (block.narrow(0, here), SequenceSpan { to: span.from.wrapping_add(here), ..span });
+        let back = output.cx.back_block(&self.held);
         if back.is_none_or(|(key, last)| !is_sequence_after(held_span(key, &last).to, span.from)) {
             let mut list = self.held;
             if output.cx.hold(&mut list, &block, span.from) {
@@ -175,7 +178,7 @@ impl StreamSide {
         &mut self,
         output: &mut SideOutput<'_, '_, 'a>,
         block: Block<'a>,
-        span: Span,
+        span: SequenceSpan,
     ) {
         let known = self.next.wrapping_sub(span.from);
         let block = block.narrow(known, span.to.wrapping_sub(self.next));
@@ -191,7 +194,7 @@ impl StreamSide {
         }
         if is_sequence_after(span.to, self.next) {
             // The capture truncated the segment.
-            self.skip(output, span.to);
+            self.skip_to(output, span.to);
         }
     }
 
@@ -206,7 +209,7 @@ impl StreamSide {
         self.trim_held_segments(output, new);
         let mut passed = false;
         while is_sequence_after(self.limit_to_end(new.to), self.next) {
-            let front = output.cx.front(&self.held).map_or(new.to, |(key, _)| key);
+            let front = output.cx.front_block(&self.held).map_or(new.to, |(key, _)| key);
             let until = if is_sequence_after(front, new.to) { new.to } else { front };
             let from = self.next.wrapping_sub(new.from);
             let piece = block.narrow(from, until.wrapping_sub(self.next));
@@ -222,7 +225,7 @@ impl StreamSide {
     /// the end of the stream.
     pub(super) fn emit_held_segments(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let mut list = self.held;
-        while let Some((key, block)) = output.cx.front(&list) {
+        while let Some((key, block)) = output.cx.front_block(&list) {
             let span = held_span(key, &block);
             if self.is_at_end() && is_sequence_after(span.to, self.next) {
                 self.held_bytes = self.held_bytes.saturating_sub(block.length());
@@ -235,7 +238,7 @@ impl StreamSide {
             }
             self.held_bytes = self.held_bytes.saturating_sub(block.length());
             if !is_sequence_after(span.to, self.next) {
-                output.cx.count(DUPLICATE, 1);
+                output.cx.count(DUPLICATES, 1);
                 output.cx.consume_front_block(&mut list);
                 continue;
             }
@@ -247,7 +250,7 @@ impl StreamSide {
             output.cx.release_front_block(&mut list, |_| next);
             let missing = truncated_byte_count(block);
             if missing > 0 {
-                let front = output.cx.front(&list).map(|(key, _)| key);
+                let front = output.cx.front_block(&list).map(|(key, _)| key);
                 let until = self.next.wrapping_add(missing);
                 let until = front.filter(|front| is_sequence_after(until, *front)).unwrap_or(until);
                 self.emit_hole(output, until);
@@ -258,11 +261,11 @@ impl StreamSide {
 
     /// Advances the stream to sequence number `to`, but not beyond the end of the stream. Emits
     /// held data up to `to`, and holes for missing bytes.
-    pub(super) fn skip(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
+    pub(super) fn skip_to(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let from = self.next;
         // A hole may reach a pending FIN.
         while is_sequence_after(self.limit_to_end(to), self.next) {
-            let front = output.cx.front(&self.held).map_or(to, |(key, _)| key);
+            let front = output.cx.front_block(&self.held).map_or(to, |(key, _)| key);
             self.emit_hole(output, if is_sequence_after(front, to) { to } else { front });
             self.emit_held_segments(output);
         }
@@ -270,8 +273,8 @@ impl StreamSide {
     }
 
     /// Emits holes for the missing bytes before sequence number `to`, but not beyond the end of the
-    /// stream. A hole has at most [`BLOCK_MAX`] bytes. A pending FIN among these sequence numbers
-    /// ends the stream, unless the peer has acknowledged later bytes.
+    /// stream. A hole has at most [`BLOCK_LENGTH_MAX`] bytes. A pending FIN among these sequence
+    /// numbers ends the stream, unless the peer has acknowledged later bytes.
     fn emit_hole(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let fin = self.fin;
         let is_between = !is_sequence_after(self.next, fin) && !is_sequence_after(fin, to);
@@ -285,12 +288,12 @@ impl StreamSide {
         if !is_sequence_after(to, self.next) {
             return;
         }
-        self.abandoned = Span { from: self.next, to };
+        self.abandoned = SequenceSpan { from: self.next, to };
         let mut missing = to.wrapping_sub(self.next);
         output.cx.count(GAPS, 1);
         output.cx.count(STREAM_BYTES_MISSING, missing.into());
         while missing > 0 {
-            let length = missing.min(BLOCK_MAX as u32);
+            let length = missing.min(BLOCK_LENGTH_MAX as u32);
             let hole = self.prepare_output(output.class, output.context, make_hole(output, length));
             output.cx.emit_created_block(hole);
             missing -= length;
@@ -301,26 +304,28 @@ impl StreamSide {
     /// peer would not accept the held block or the FIN, discards it instead. Also discards a held
     /// block that begins at or after the end of the stream.
     pub(super) fn abandon_gap(&mut self, output: &mut SideOutput<'_, '_, '_>) {
-        let front = output.cx.front(&self.held).map(|(key, _)| key);
+        let front = output.cx.front_block(&self.held).map(|(key, _)| key);
         // Each call removes a gap, a held block or the FIN, even from forged state, so that callers
         // can repeat the call until nothing is pending.
-        let ahead = |place: u32| is_sequence_after(place, self.next) && self.may_be_accepted(place);
+        let ahead =
+            |place: u32| is_sequence_after(place, self.next) && self.is_acceptable_sequence(place);
         match front {
             Some(front)
-                if ahead(front) && (!self.has_flags(FIN) || is_sequence_after(self.fin, front)) =>
+                if ahead(front)
+                    && (!self.has_flags(FIN_KNOWN_FLAG) || is_sequence_after(self.fin, front)) =>
             {
-                self.skip(output, front);
+                self.skip_to(output, front);
             }
             Some(_) => {
                 let mut list = self.held;
-                if let Some((_, block)) = output.cx.front(&list) {
+                if let Some((_, block)) = output.cx.front_block(&list) {
                     self.held_bytes = self.held_bytes.saturating_sub(block.length());
                     output.cx.drop_front_block(&mut list, OUT_OF_WINDOW);
                 }
                 self.held = list;
             }
-            None if ahead(self.fin) => self.skip(output, self.fin),
-            None => self.flags &= !FIN,
+            None if ahead(self.fin) => self.skip_to(output, self.fin),
+            None => self.flags &= !FIN_KNOWN_FLAG,
         }
     }
 
@@ -328,14 +333,14 @@ impl StreamSide {
     /// captured. Abandons only gaps before held data, and a gap before the end of the stream if the
     /// peer has acknowledged this end.
     pub(super) fn abandon_acknowledged_gaps(&mut self, output: &mut SideOutput<'_, '_, '_>) {
-        let Some(number) = self.acknowledged() else { return };
+        let Some(number) = self.acknowledged_sequence() else { return };
         let from = self.next;
         while !self.held.is_empty() && is_sequence_after(number, self.next) {
-            let front = output.cx.front(&self.held).map_or(number, |(key, _)| key);
+            let front = output.cx.front_block(&self.held).map_or(number, |(key, _)| key);
             self.advance(output, if is_sequence_after(front, number) { number } else { front });
         }
-        if self.has_flags(FIN) && number == self.fin {
-            self.skip(output, number);
+        if self.has_flags(FIN_KNOWN_FLAG) && number == self.fin {
+            self.skip_to(output, number);
         }
         self.extend_abandoned_range(from);
     }
@@ -352,22 +357,22 @@ impl StreamSide {
         let is_last = is_sequence_after(fin, self.next) && !self.is_acknowledged_beyond(fin);
         if self.is_fin_pending != 0 && is_last {
             // The held segments after this FIN were out of window.
-            self.skip(output, fin);
+            self.skip_to(output, fin);
         }
-        if !self.has_flags(FIN) {
-            let number = self.acknowledged().unwrap_or(self.next);
-            let info = self.has_flags(SYN_OBSERVED) || self.has_flags(DATA_EMITTED);
-            let missing = info && distance(self.next, number) > 1;
+        if !self.has_flags(FIN_KNOWN_FLAG) {
+            let number = self.acknowledged_sequence().unwrap_or(self.next);
+            let info = self.has_flags(SYN_OBSERVED_FLAG) || self.has_flags(DATA_EMITTED_FLAG);
+            let missing = info && sequence_distance(self.next, number) > 1;
             self.accept_fin(if missing { number } else { self.next });
-            self.flags |= BROKEN;
-            self.skip(output, self.fin);
+            self.flags |= BROKEN_FLAG;
+            self.skip_to(output, self.fin);
         }
     }
 
     /// Emits a hole of length 0 that marks the end of the side, unless the last emitted block has
     /// the end flag.
     pub(super) fn emit_end(&mut self, output: &mut SideOutput<'_, '_, '_>) {
-        if !self.has_flags(END_EMITTED) {
+        if !self.has_flags(END_EMITTED_FLAG) {
             self.accept_fin(self.next);
             let end = self.prepare_output(output.class, output.context, make_hole(output, 0));
             output.cx.emit_created_block(end);
@@ -385,16 +390,16 @@ impl StreamSide {
     ) -> Block<'a> {
         self.next = self.next.wrapping_add(block.length());
         let mut flags = block.context.flags.without(OUTPUT_FLAGS).with(context.flags);
-        if self.has_flags(START_KNOWN) && !self.has_flags(DATA_EMITTED) {
+        if self.has_flags(START_KNOWN_FLAG) && !self.has_flags(DATA_EMITTED_FLAG) {
             flags = flags.with(BlockFlags::FIRST);
         }
-        self.flags |= DATA_EMITTED;
+        self.flags |= DATA_EMITTED_FLAG;
         if self.is_at_end() {
-            flags = flags.with(BlockFlags::END);
-            if self.has_flags(BROKEN) {
+            flags = flags.with(BlockFlags::SESSION_END);
+            if self.has_flags(BROKEN_FLAG) {
                 flags = flags.with(BlockFlags::BROKEN);
             }
-            self.flags |= END_EMITTED;
+            self.flags |= END_EMITTED_FLAG;
         }
         block.pointer.class = class;
         block.context.session = context.session;
@@ -408,7 +413,7 @@ fn make_hole<'a>(output: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
     Block {
         pointer: RichPointer::hole(length),
         frame: &[],
-        marks: Marks::bare(length),
+        marks: Marks::for_plain_block(length),
         context: output.context,
     }
 }

@@ -15,9 +15,10 @@
 //! session, which begins in midstream.
 
 use super::connection::{
-    ANY_RESET, CLOSED, OPEN, RESET, SYN_OBSERVED, SYN_PROBED, TcpConnection, is_sequence_after,
+    ANY_RESET_FLAGS, CLOSED_FLAG, OPEN_FLAG, RESET_FLAGS, SYN_OBSERVED_FLAG, SYN_PROBED_FLAG,
+    TcpConnection, is_sequence_after,
 };
-use super::lifecycle::CLIENT;
+use super::lifecycle::CLIENT_SIDE;
 use super::outcomes::{RESETS_IGNORED, RESETS_WITHDRAWN};
 use super::reassembly::ReassemblyRules;
 use super::segment_info::SegmentInfo;
@@ -27,7 +28,7 @@ use wire::tcp::flag;
 impl TcpConnection {
     /// Returns true if a RST is pending.
     pub(super) const fn has_pending_reset(&self) -> bool {
-        self.has_flags(ANY_RESET) && !self.has_flags(CLOSED)
+        self.has_flags(ANY_RESET_FLAGS) && !self.has_flags(CLOSED_FLAG)
     }
 
     /// Returns the time at which a pending RST takes effect, or `None` if no RST is pending.
@@ -47,23 +48,24 @@ impl TcpConnection {
         rules: ReassemblyRules,
         cx: &mut StreamContext<'_, '_>,
     ) {
-        if self.has_flags(CLOSED) {
+        if self.has_flags(CLOSED_FLAG) {
             return;
         }
         let [client, server] = &self.sides;
-        let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
-        let answers = info.has(flag::ACK) && other.next == info.acknowledgement;
-        if !side.may_accept_reset(info.span.from, answers)
+        let (side, other) = if sender == CLIENT_SIDE { (client, server) } else { (server, client) };
+        let answers = info.has_flags(flag::ACK) && other.next == info.acknowledgement;
+        if !side.is_acceptable_reset(info.span.from, answers)
             || !self.has_plausible_signature(sender, info)
         {
             return cx.count(RESETS_IGNORED, 1);
         }
-        if info.has(flag::ACK) {
+        if info.has_flags(flag::ACK) {
             self.process_acknowledgement(sender, info, rules, cx);
         }
-        self.identity.flags = self.identity.flags & !SYN_PROBED | reset_flag(sender);
+        self.identity.flags = self.identity.flags & !SYN_PROBED_FLAG | reset_flag(sender);
         self.identity.word = info.time;
-        let refuses = !self.has_emitted() && !self.sides.iter().all(|side| side.has_flags(OPEN));
+        let refuses =
+            !self.has_emitted() && !self.sides.iter().all(|side| side.has_flags(OPEN_FLAG));
         if refuses || rules.gap_timeout == 0 {
             self.close(rules, cx);
         }
@@ -73,8 +75,8 @@ impl TcpConnection {
     /// unsigned. Also returns true if that SYN was not observed. The peer drops any other segment.
     pub(super) fn has_plausible_signature(&self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
-        let side = if sender == CLIENT { client } else { server };
-        !side.has_flags(SYN_OBSERVED) || info.is_signed == (side.is_syn_signed != 0)
+        let side = if sender == CLIENT_SIDE { client } else { server };
+        !side.has_flags(SYN_OBSERVED_FLAG) || info.is_signed == (side.is_syn_signed != 0)
     }
 
     /// Withdraws a pending RST if the segment `info` proves that the connection continues.
@@ -86,7 +88,7 @@ impl TcpConnection {
         cx: &mut StreamContext<'_, '_>,
     ) {
         if self.has_pending_reset() && self.disproves_reset(info, rules) {
-            self.identity.flags &= !ANY_RESET;
+            self.identity.flags &= !ANY_RESET_FLAGS;
             self.identity.word = self.identity.word.max(info.time);
             cx.count(RESETS_WITHDRAWN, 1);
         }
@@ -100,35 +102,35 @@ impl TcpConnection {
     /// connection, the segment must also carry new data. A SYN or RST is never proof.
     #[cold]
     pub(super) fn disproves_reset(&self, info: &SegmentInfo, rules: ReassemblyRules) -> bool {
-        if info.has(flag::SYN) || info.has(flag::RST) || !self.has_plausible_fin(info) {
+        if info.has_flags(flag::SYN) || info.has_flags(flag::RST) || !self.has_plausible_fin(info) {
             return false;
         }
-        let sender = self.sender(info);
+        let sender = self.sender_side(info);
         let [client, server] = &self.sides;
-        let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
-        let new = side.is_new(info.span.from, info.span.to);
+        let (side, other) = if sender == CLIENT_SIDE { (client, server) } else { (server, client) };
+        let new = side.has_new_data(info.span.from, info.span.to);
         let number = info.acknowledgement;
-        let more = info.has(flag::ACK)
-            && other.acknowledged().is_none_or(|known| is_sequence_after(number, known))
-            && other.may_be_accepted(number);
-        if self.has_flags(CLOSED) && !new {
+        let more = info.has_flags(flag::ACK)
+            && other.acknowledged_sequence().is_none_or(|known| is_sequence_after(number, known))
+            && other.is_acceptable_sequence(number);
+        if self.has_flags(CLOSED_FLAG) && !new {
             return false;
         }
         if self.has_flags(reset_flag(sender)) {
             return new || more;
         }
         let late = info.time > self.identity.word.saturating_add(rules.gap_timeout / 2);
-        late || (more && other.has_flags(OPEN) && is_sequence_after(number, other.next))
+        late || (more && other.has_flags(OPEN_FLAG) && is_sequence_after(number, other.next))
     }
 
     /// Returns false for a FIN that the peer drops because of its signature: either the FIN or the
     /// SYN of the same side is signed, but not both. Returns true for every other segment.
     fn has_plausible_fin(&self, info: &SegmentInfo) -> bool {
-        !info.has(flag::FIN) || self.has_plausible_signature(self.sender(info), info)
+        !info.has_flags(flag::FIN) || self.has_plausible_signature(self.sender_side(info), info)
     }
 }
 
 /// Returns the flag that records a RST sent by the side with index `sender`.
 const fn reset_flag(sender: usize) -> u8 {
-    if sender == CLIENT { RESET[0] } else { RESET[1] }
+    if sender == CLIENT_SIDE { RESET_FLAGS[0] } else { RESET_FLAGS[1] }
 }

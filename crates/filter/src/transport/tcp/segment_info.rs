@@ -1,7 +1,7 @@
 //! The fields of a TCP segment that the filter `tcp` reads to track connections.
 
 use super::connection::NO_WINDOW_SCALE;
-use super::overlap::Span;
+use super::overlap::SequenceSpan;
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers::{self, Segment};
 use abi::BlockFlags;
@@ -21,7 +21,7 @@ const SIGNATURE_OPTIONS: [u8; 2] = [19, 29];
 pub(super) struct SegmentInfo {
     pub(super) flags: u8,
     /// Sequence numbers of the data. A SYN occupies the number before the data.
-    pub(super) span: Span,
+    pub(super) span: SequenceSpan,
     pub(super) acknowledgement: u32,
     pub(super) window: u32,
     pub(super) ports: Ports,
@@ -43,7 +43,7 @@ impl SegmentInfo {
         let from = header.sequence().wrapping_add(syn.into());
         Self {
             flags: header.flags(),
-            span: Span { from, to: from.wrapping_add(segment.end - segment.payload) },
+            span: SequenceSpan { from, to: from.wrapping_add(segment.end - segment.payload) },
             acknowledgement: header.acknowledgement_number(),
             window: header.window().into(),
             ports: Ports { source: header.source(), target: header.target() },
@@ -56,7 +56,7 @@ impl SegmentInfo {
     }
 
     #[inline]
-    pub(super) const fn has(&self, flags: u8) -> bool {
+    pub(super) const fn has_flags(&self, flags: u8) -> bool {
         self.flags & flags == flags
     }
 
@@ -72,14 +72,14 @@ impl SegmentInfo {
     /// Returns true if a connection record may begin with this segment, because the segment has a
     /// SYN or data, and no RST.
     pub(super) const fn may_begin_connection(&self) -> bool {
-        !self.has(flag::RST) && (self.has(flag::SYN) || self.has_data())
+        !self.has_flags(flag::RST) && (self.has_flags(flag::SYN) || self.has_data())
     }
 
     /// Returns true if the client sent the segment. A SYN reveals this by its ACK flag. The sender
     /// of any other segment is the client if the port of its peer is the lower one.
     pub(super) const fn is_from_client(&self) -> bool {
-        match self.has(flag::SYN) {
-            true => !self.has(flag::ACK),
+        match self.has_flags(flag::SYN) {
+            true => !self.has_flags(flag::ACK),
             false => self.ports.target <= self.ports.source,
         }
     }
@@ -116,5 +116,5 @@ pub(super) fn has_valid_checksum<'a>(mut block: Block<'a>, cx: &mut StreamContex
     let Some(target) = final_target(packet) else { return true };
     let source = segment.flow.source;
     let sum = checksum::pseudo_header_sum(source, target, protocol::TCP, segment.end - segment.at);
-    sum.is_none_or(|sum| sum.with(bytes).checksum() == 0)
+    sum.is_none_or(|sum| sum.with_bytes(bytes).checksum() == 0)
 }

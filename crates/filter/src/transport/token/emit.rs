@@ -61,12 +61,12 @@ pub(super) fn emit_twin<'s>(
     let right = emit_tag(s, &key, covers, &TagInput { l3, l4, token, length }, exits)?;
     let both = s.need::<TOKEN_SIZE>(token, exits.cut);
     let tag = load_word(s, both, NUMBER_SIZE as u16)?;
-    s.only_wide(tag, Cmp::Eq, right, forged);
+    s.only_if_wide(tag, Cmp::Eq, right, forged);
     let number = load_word(s, both, 0)?;
-    let used_numbers = s.state((RESIDUE_COUNT * WORD_BYTES) as u16);
+    let used_numbers = s.declare_state((RESIDUE_COUNT * WORD_BYTES) as u16);
     let low = s.narrow(number);
     let place = s.and(low, RESIDUE_COUNT as u32 - 1);
-    s.raise_nth(used_numbers, (0, RESIDUE_COUNT as u16), place, number, replayed);
+    s.raise_nth_number(used_numbers, (0, RESIDUE_COUNT as u16), place, number, replayed);
     let at = s.advance(token, TOKEN_SIZE as u16);
     let (protocol, rest) = (s.constant(protocol::UDP.into()), s.get(rest));
     let l4 = Some(Transport { at: l4, protocol, length: rest });
@@ -121,7 +121,7 @@ fn emit_tag<'s>(
         }
         Ok::<(), UnfitReason>(())
     })?;
-    let zero = s.wide(0);
+    let zero = s.wide_constant(0);
     let tag = s.wide_var(zero);
     s.arm(|t, _| {
         let last = emit_last_word(t, of.token, (covered, covers, before), exits)?;
@@ -166,12 +166,12 @@ fn emit_address_hash<'s>(
     l3: FramePos<'s>,
     exits: TwinExits<'s>,
 ) -> Result<Num<'s>, UnfitReason> {
-    const IPV4_ADDRESSES_SIZE: u16 = (ipv4::LENGTH_MIN - ipv4::SRC_OFFSET) as u16;
+    const IPV4_ADDRESSES_SIZE: u16 = (ipv4::HEADER_LENGTH_MIN - ipv4::SRC_OFFSET) as u16;
     const IPV6_ADDRESSES_SIZE: u16 = (ipv6::HEADER_LENGTH - ipv6::SRC_OFFSET) as u16;
     let bytes = s.var(ADDRESSES_OFFSET + u32::from(IPV4_ADDRESSES_SIZE));
     s.arm(|t, done| {
         t.arm(|four, six| {
-            let header = four.need::<{ ipv4::LENGTH_MIN }>(l3, exits.cut);
+            let header = four.need::<{ ipv4::HEADER_LENGTH_MIN }>(l3, exits.cut);
             let first = four.load(header, byte::<{ ipv4::VERSION_IHL_OFFSET }>());
             let version = four.shr(first, 4);
             four.only(version, Cmp::Eq, 4, six);

@@ -65,7 +65,7 @@ not captured), `too deep`, `fragment`.",
             ParameterType::Path,
             "the file with the key, readable by its owner only",
         ),
-        Parameter::named(
+        Parameter::with_default(
             "covers",
             ParameterType::Number { low: 0, high: COVERED_BYTES_MAX as u64 },
             "64",
@@ -85,16 +85,19 @@ not captured), `too deep`, `fragment`.",
         "replayed",
         "unsure",
     ],
-    state: StateFacts::private::<UsedNumbers>(),
+    state: StateFacts::private_session::<UsedNumbers>(),
     constructor: Some(make_filter),
     emit_twin: Some(emit::emit_twin),
-    analysis: Analysis { context_setting: Some(Arguments::is_fallback), ..Analysis::NONE },
+    analysis: ArgumentAnalysis {
+        context_setting: Some(Arguments::is_fallback_of_twin),
+        ..ArgumentAnalysis::NONE
+    },
     twin_right: Some(FilterRight::UseSecret),
     twin_test_arguments: &["key=exam covers=20"],
     ..Description::FILTER_DEFAULTS
 };
 
-const _: () = HeaderError::assert_names(TOKEN.reasons, 5);
+const _: () = HeaderError::assert_reason_names(TOKEN.reasons, 5);
 const NOT_UDP: Reason = TOKEN.reason("not udp");
 const NO_TOKEN: Reason = TOKEN.reason("no token");
 const FORGED: Reason = TOKEN.reason("forged");
@@ -130,7 +133,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::lanes(TokenFilter {
         key,
         covers,
-        is_fallback: arguments.is_fallback(),
+        is_fallback: arguments.is_fallback_of_twin(),
         used_numbers,
     }))
 }
@@ -192,8 +195,9 @@ impl TokenFilter {
         if self.is_fallback && self.used_numbers.is_empty() {
             return Err(UNSURE);
         }
-        let (_, payload, end) =
-            layers::datagram(block).map_err(HeaderError::reason)?.ok_or(NOT_UDP)?;
+        let (_, payload, end) = layers::datagram_ports_and_payload(block)
+            .map_err(HeaderError::reason)?
+            .ok_or(NOT_UDP)?;
         let data = payload + TOKEN_SIZE as u32;
         let length = end.checked_sub(data).ok_or(NO_TOKEN)?;
         let found = TokenView::parse_frame_token(block, payload, length.min(self.covers.into()));
@@ -229,7 +233,7 @@ impl<'a> TokenView<'a> {
         let payload = payload as usize;
         let network = block.frame.get(usize::from(block.marks.network)..)?;
         let addresses = match network.first()? >> 4 {
-            4 => ipv4::SRC_OFFSET..ipv4::LENGTH_MIN,
+            4 => ipv4::SRC_OFFSET..ipv4::HEADER_LENGTH_MIN,
             _ => ipv6::SRC_OFFSET..ipv6::HEADER_LENGTH,
         };
         let header = block.frame.get(payload - udp::HEADER_LENGTH..)?;

@@ -11,9 +11,9 @@ use wire::{ipv4, ipv6};
 /// # Panics
 ///
 /// Panics if the frame has no such payload.
-pub fn seal(frame: &mut [u8], key: &Key, number: u64, covers: usize) {
+pub fn write_token(frame: &mut [u8], key: &Key, number: u64, covers: usize) {
     let (addresses, udp) = match frame[14] >> 4 {
-        4 => (14 + ipv4::SRC_OFFSET..14 + ipv4::LENGTH_MIN, 14 + ipv4::LENGTH_MIN),
+        4 => (14 + ipv4::SRC_OFFSET..14 + ipv4::HEADER_LENGTH_MIN, 14 + ipv4::HEADER_LENGTH_MIN),
         _ => (14 + ipv6::SRC_OFFSET..14 + ipv6::HEADER_LENGTH, 14 + ipv6::HEADER_LENGTH),
     };
     let stated = usize::from(u16::from_be_bytes([frame[udp + 4], frame[udp + 5]]));

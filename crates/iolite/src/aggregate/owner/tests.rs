@@ -13,7 +13,7 @@ fn create_pool(id: u32, access: AccessList) -> AllocationPool {
     AllocationPool::new(DbufId::new(id).unwrap(), config, access).unwrap()
 }
 
-fn read_through_window(window: &Window, aggregate: &Aggregate) -> Result<Vec<u8>, Fault> {
+fn read_through_window(window: &DbufWindow, aggregate: &Aggregate) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::new();
     for slice in aggregate.slices() {
         let mut piece = vec![0; slice.len()];
@@ -32,7 +32,7 @@ fn q4_pool_is_granted_only_to_permitted_readers() {
     let secret = create_pool(2, AccessList::new(1001, 100, 0o600));
     owner.share(&secret).unwrap();
     let [own, member, other] = [(1000, 1), (1002, 100), (1003, 1)]
-        .map(|(uid, gid)| owner.holders_mut().join(Credentials::new(uid, gid)));
+        .map(|(uid, gid)| owner.holders_mut().add_peer(Credentials::new(uid, gid)));
     let [one, two] = [&shared, &secret].map(|pool| pool.pool().id());
     for peer in [own, member] {
         assert_eq!(owner.grant(one, peer).unwrap().dbuf(), one);
@@ -84,8 +84,8 @@ fn q5_q6_pool_is_mapped_once_and_read_only() {
     let mut owner = PoolOwner::new(64);
     let mut pool = create_pool(1, AccessList::private(sys::process::effective_ids()));
     owner.share(&pool).unwrap();
-    let peer = owner.holders_mut().join(Credentials::from(sys::process::effective_ids()));
-    let mut window = Window::new();
+    let peer = owner.holders_mut().add_peer(Credentials::from(sys::process::effective_ids()));
+    let mut window = DbufWindow::new();
     let data = pool.copy(b"needs a grant").unwrap();
     let dbuf = pool.pool().id();
     assert_eq!(read_through_window(&window, &data), Err(Fault::UnknownDbuf(dbuf)));
@@ -119,8 +119,8 @@ fn mutable_foreign_memory_is_received_as_copy() {
         create_pool(2, AccessList::private(sys::process::effective_ids())),
     );
     owner.share(&theirs).unwrap();
-    let peer = owner.holders_mut().join(Credentials::from(sys::process::effective_ids()));
-    let mut window = Window::new();
+    let peer = owner.holders_mut().add_peer(Credentials::from(sys::process::effective_ids()));
+    let mut window = DbufWindow::new();
     window.admit(owner.grant(theirs.pool().id(), peer).unwrap()).unwrap();
     let bytes: Vec<u8> = (0..3 * SEGMENT_SIZE).map(|n| (n % 251) as u8).collect();
     let sent = theirs.copy(&bytes).unwrap();
@@ -142,10 +142,10 @@ fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
     let mut local = create_pool(1, AccessList::private(sys::process::effective_ids()));
     let bytes: Vec<u8> = (0..20_000u32).map(|n| (n % 253) as u8).collect();
     let id = DbufId::new(7).unwrap();
-    let frozen = FrozenData::copy(id, &local.copy(&bytes).unwrap()).unwrap();
+    let frozen = FrozenData::from_aggregate(id, &local.copy(&bytes).unwrap()).unwrap();
     owner.share_frozen(&frozen, AccessList::new(1000, 100, 0o640)).unwrap();
     let [own, other] =
-        [1000, 1001].map(|user| owner.holders_mut().join(Credentials::new(user, user)));
+        [1000, 1001].map(|user| owner.holders_mut().add_peer(Credentials::new(user, user)));
     assert_eq!(
         owner.grant(id, other).unwrap_err(),
         GrantRefusal::Forbidden { dbuf: id, uid: 1001 }
@@ -153,7 +153,7 @@ fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
     let grant = owner.grant(id, own).unwrap();
     let file = Memfd::from_fd(duplicate_descriptor(grant.descriptor()).unwrap()).unwrap();
     assert!(file.map().is_err() && File::from(OwnedFd::from(file)).write_at(b"x", 0).is_err());
-    let received = grant.frozen(bytes.len()).unwrap();
+    let received = grant.into_frozen(bytes.len()).unwrap();
     owner.lend(&frozen.aggregate().unwrap(), own).unwrap();
     let mut here = received.aggregate().unwrap();
     assert!(here == *bytes);
@@ -170,12 +170,12 @@ fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
 #[test]
 fn unsealed_file_is_not_frozen() {
     let id = DbufId::new(7).unwrap();
-    let file = Memfd::create("test", 2 * PAGE).unwrap();
+    let file = Memfd::create("test", 2 * PAGE_SIZE).unwrap();
     let writing = file.map().unwrap();
     assert!(file.seal(Seals::FROZEN).is_err(), "somebody can write it");
     let again = |file: &Memfd| duplicate_descriptor(file.as_fd()).unwrap();
     for seals in [Seals::NONE, Seals::SIZE.union(Seals::FUTURE_WRITE)] {
-        let file = Memfd::create("test", PAGE).unwrap();
+        let file = Memfd::create("test", PAGE_SIZE).unwrap();
         file.seal(seals).unwrap();
         let refused = FrozenData::map(id, again(&file), 1).unwrap_err();
         assert_eq!(refused, GrantRefusal::Unsealed { dbuf: id, seals });
@@ -183,13 +183,13 @@ fn unsealed_file_is_not_frozen() {
     assert!(FrozenData::map(id, again(&file), 1).is_err());
     drop(writing);
     file.seal(Seals::FROZEN).unwrap();
-    let refused = FrozenData::map(id, again(&file), 2 * PAGE + 1).unwrap_err();
-    assert_eq!(refused, GrantRefusal::Size { dbuf: id, is: 2 * PAGE });
+    let refused = FrozenData::map(id, again(&file), 2 * PAGE_SIZE + 1).unwrap_err();
+    assert_eq!(refused, GrantRefusal::Size { dbuf: id, is: 2 * PAGE_SIZE });
     assert_eq!(
-        FrozenData::map(id, again(&file), 2 * PAGE).unwrap().aggregate().unwrap().len(),
-        2 * PAGE
+        FrozenData::map(id, again(&file), 2 * PAGE_SIZE).unwrap().aggregate().unwrap().len(),
+        2 * PAGE_SIZE
     );
-    for wrong in [0, PAGE - 1, PAGE + 8] {
+    for wrong in [0, PAGE_SIZE - 1, PAGE_SIZE + 8] {
         let file = Memfd::create("test", wrong).unwrap();
         file.seal(Seals::FROZEN).unwrap();
         let refused = FrozenData::map(id, again(&file), 0).unwrap_err();
@@ -203,21 +203,35 @@ fn unsealed_file_is_not_frozen() {
 fn frozen_data_of_every_length_is_complete() {
     let mut random = testkit::Random::with_replayable_seed();
     let bytes = random.bytes(3 << 20);
-    let lengths = [0, 1, PAGE - 1, PAGE, PAGE + 1, (1 << 19) - 1, 1 << 19, (1 << 19) + 1, 3 << 20];
+    let lengths = [
+        0,
+        1,
+        PAGE_SIZE - 1,
+        PAGE_SIZE,
+        PAGE_SIZE + 1,
+        (1 << 19) - 1,
+        1 << 19,
+        (1 << 19) + 1,
+        3 << 20,
+    ];
     for (number, length) in lengths.into_iter().enumerate() {
         let id = DbufId::new(number as u32 + 1).unwrap();
-        let frozen = FrozenData::read(id, &bytes[..length], 4 << 20).unwrap();
+        let frozen = FrozenData::from_reader(id, &bytes[..length], 4 << 20).unwrap();
         assert_eq!((frozen.len(), frozen.is_empty()), (length, length == 0));
         let file =
             Memfd::from_fd(duplicate_descriptor(frozen.descriptor().unwrap()).unwrap()).unwrap();
-        assert_eq!(file.len(), length.max(1).next_multiple_of(PAGE), "no more than is needed");
+        assert_eq!(file.len(), length.max(1).next_multiple_of(PAGE_SIZE), "no more than is needed");
         let all = frozen.aggregate().unwrap();
         assert!(all == bytes[..length], "{length}");
-        let again = FrozenData::copy(DbufId::new(99).unwrap(), &all).unwrap();
+        let again = FrozenData::from_aggregate(DbufId::new(99).unwrap(), &all).unwrap();
         assert!(again.aggregate().unwrap() == all);
-        assert_eq!(FrozenData::read(id, &bytes[..length], 1000).unwrap().len(), length.min(1000));
+        assert_eq!(
+            FrozenData::from_reader(id, &bytes[..length], 1000).unwrap().len(),
+            length.min(1000)
+        );
     }
-    let endless = FrozenData::read(DbufId::new(1).unwrap(), &b"short"[..], usize::MAX).unwrap();
+    let endless =
+        FrozenData::from_reader(DbufId::new(1).unwrap(), &b"short"[..], usize::MAX).unwrap();
     assert!(endless.aggregate().unwrap() == b"short"[..]);
 }
 
@@ -225,19 +239,19 @@ fn frozen_data_of_every_length_is_complete() {
 #[test]
 fn invalid_pools_and_pointers_are_refused() {
     let dbuf = DbufId::new(1).unwrap();
-    let mut window = Window::new();
+    let mut window = DbufWindow::new();
     let mut admit = |bytes, seals| {
         let file = Memfd::create("test", bytes).unwrap();
         file.seal(seals).unwrap();
         window.admit(Grant::from_descriptor(dbuf, file.into()))
     };
     for seals in [Seals::NONE, Seals::SIZE, Seals::FUTURE_WRITE] {
-        assert_eq!(admit(PAGE, seals), Err(GrantRefusal::Unsealed { dbuf, seals }));
+        assert_eq!(admit(PAGE_SIZE, seals), Err(GrantRefusal::Unsealed { dbuf, seals }));
     }
-    for bytes in [0, PAGE / 2, PAGE + 1, 3 * PAGE] {
+    for bytes in [0, PAGE_SIZE / 2, PAGE_SIZE + 1, 3 * PAGE_SIZE] {
         assert_eq!(admit(bytes, Seals::READER), Err(GrantRefusal::Size { dbuf, is: bytes }));
     }
-    admit(2 * PAGE, Seals::READER).unwrap();
+    admit(2 * PAGE_SIZE, Seals::READER).unwrap();
     let null = File::open("/dev/null").unwrap();
     let unknown_id = DbufId::new(2).unwrap();
     let refused = window.admit(Grant::from_descriptor(unknown_id, null.into()));
@@ -245,7 +259,7 @@ fn invalid_pools_and_pointers_are_refused() {
     let mut random = testkit::Random::with_replayable_seed();
     let mut copied = 0;
     for _ in 0..50_000 {
-        let place = abi::Extent::new(random.next_u64(), random.within(0..3 * PAGE) as u32);
+        let place = abi::Extent::new(random.next_u64(), random.within(0..3 * PAGE_SIZE) as u32);
         let pointer = RichPointer::new(dbuf, place, abi::Class::YES);
         let mut out = vec![0xee; pointer.length() as usize];
         match window.copy(pointer, &mut out) {

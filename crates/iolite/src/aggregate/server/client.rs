@@ -1,6 +1,6 @@
 //! The client of a grant server.
 
-use super::super::owner::{Grant, Window};
+use super::super::owner::{DbufWindow, Grant};
 use super::super::refusal::GrantRefusal;
 use super::super::{Aggregate, AllocationPool, Error};
 use super::{
@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
-    window: Window,
+    window: DbufWindow,
     /// Unused grants that the owner has sent without a request.
     early: Vec<Grant>,
 }
@@ -27,7 +27,7 @@ impl Client {
     /// Creates a client on the socket received from an owner.
     #[must_use]
     pub const fn new(socket: OwnedFd) -> Self {
-        Self { socket, window: Window::new(), early: Vec::new() }
+        Self { socket, window: DbufWindow::new(), early: Vec::new() }
     }
 
     /// Copies the bytes named by a pointer into `out`, which must have the pointer's length. If the
@@ -45,8 +45,8 @@ impl Client {
     }
 
     /// Copies the bytes named by `pointers` into a pool of this process, as one aggregate
-    /// ([`Window::receive`]). Maps pools as needed. Fails if a pool cannot be mapped, a pointer is
-    /// invalid, or `pool` is full.
+    /// ([`DbufWindow::receive`]). Maps pools as needed. Fails if a pool cannot be mapped, a pointer
+    /// is invalid, or `pool` is full.
     pub fn receive(
         &mut self,
         pointers: &[RichPointer],
@@ -68,13 +68,13 @@ impl Client {
     }
 
     /// Returns the user ID and group ID of the server's process, as reported by the kernel.
-    pub(crate) fn owner_ids(&self) -> sys::Result<(u32, u32)> {
+    pub(crate) fn owner_uid_and_gid(&self) -> sys::Result<(u32, u32)> {
         descriptor::peer_uid_and_gid(&self.socket)
     }
 
-    /// Requests a dbuf like [`Client::request`], but waits for at most `limit` for each message.
-    /// After a timeout the client must not be used again.
-    pub(crate) fn request_with_timeout(
+    /// Requests a dbuf like [`Client::request_grant`], but waits for at most `limit` for each
+    /// message. After a timeout the client must not be used again.
+    pub(crate) fn request_grant_with_timeout(
         &mut self,
         dbuf: DbufId,
         limit: Duration,
@@ -114,7 +114,7 @@ impl Client {
 
     /// Requests a dbuf and waits for the reply. Returns immediately if the owner has sent the dbuf
     /// without a request. Fails with [`GrantRefusal::Abandoned`] if the server has departed.
-    pub fn request(&mut self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
+    pub fn request_grant(&mut self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
         if let Some(grant) = self.take_early_grant(dbuf) {
             return Ok(grant);
         }
@@ -144,7 +144,7 @@ impl Client {
         let of = DbufId::new(answer.dbuf);
         let grant = match (answer.kind, of, fds.pop()) {
             (REPLY_GRANTED, Some(of), Some(file)) => Grant::from_descriptor(of, file),
-            (REPLY_GRANTED_FILE, Some(of), Some(file)) => Grant::of_file(of, file),
+            (REPLY_GRANTED_FILE, Some(of), Some(file)) => Grant::from_file_descriptor(of, file),
             (REPLY_REFUSED, _, None) => return Err(decode_refusal(dbuf, answer.words)),
             _ => return Err(GrantRefusal::Abandoned),
         };
@@ -160,12 +160,12 @@ impl Client {
 
     /// Returns the window that contains the client's mappings of pools.
     #[must_use]
-    pub const fn window(&self) -> &Window {
+    pub const fn window(&self) -> &DbufWindow {
         &self.window
     }
 
     fn request_and_map(&mut self, dbuf: DbufId) -> Result<(), GrantRefusal> {
-        let grant = self.request(dbuf)?;
+        let grant = self.request_grant(dbuf)?;
         self.window.admit(grant)
     }
 }

@@ -23,18 +23,18 @@ fn slice_pointers(aggregate: &Aggregate) -> Vec<RichPointer> {
 }
 
 fn reference_count(server: &GrantServer, peer: PeerId) -> Option<u64> {
-    server.with_owner(|owner| Some(owner.holders().holding(peer)?.references))
+    server.with_owner(|owner| Some(owner.holders().held_counts(peer)?.references))
 }
 
 /// A pointer into unmapped memory maps the memory once (a buffer fault), or fails with the reason.
 #[test]
 fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
-    let server = GrantServer::open(PoolOwner::new(8)).unwrap();
+    let server = GrantServer::start(PoolOwner::new(8)).unwrap();
     let (mut open, mut secret) = (create_pool(1, 0o644), create_pool(2, 0o600));
     for pool in [&open, &secret] {
         server.with_owner(|owner| owner.share(pool)).unwrap();
     }
-    let (peer, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
+    let (peer, socket) = server.add_client(Credentials::new(1001, 1001)).unwrap();
     let mut client = Client::new(socket);
     let sent = open.copy(b"for everybody").unwrap();
     server.with_owner(|owner| owner.lend(&sent, peer)).unwrap();
@@ -64,7 +64,7 @@ fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
 
 #[test]
 fn q14_aggregate_over_several_pools_is_received_completely() {
-    let server = GrantServer::open(PoolOwner::new(8)).unwrap();
+    let server = GrantServer::start(PoolOwner::new(8)).unwrap();
     let (mut one, mut two, mut ours) =
         (create_pool(1, 0o644), create_pool(2, 0o644), create_pool(3, 0o600));
     let mut sent = one.copy(&[1; 6000]).unwrap();
@@ -72,7 +72,7 @@ fn q14_aggregate_over_several_pools_is_received_completely() {
     for pool in [&one, &two] {
         server.with_owner(|owner| owner.share(pool)).unwrap();
     }
-    let (peer, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
+    let (peer, socket) = server.add_client(Credentials::new(1001, 1001)).unwrap();
     server.with_owner(|owner| owner.lend(&sent, peer)).unwrap();
     let reader = thread::spawn(move || {
         let mut client = Client::new(socket);
@@ -92,10 +92,10 @@ fn q14_aggregate_over_several_pools_is_received_completely() {
 /// served (T8).
 #[test]
 fn misbehaving_client_is_evicted_others_are_served() {
-    let server = GrantServer::open(PoolOwner::new(8)).unwrap();
+    let server = GrantServer::start(PoolOwner::new(8)).unwrap();
     let mut pool = create_pool(1, 0o644);
     server.with_owner(|owner| owner.share(&pool)).unwrap();
-    let introduce = || server.introduce(Credentials::new(1001, 1001)).unwrap();
+    let introduce = || server.add_client(Credentials::new(1001, 1001)).unwrap();
     let (honest, socket) = introduce();
     let mut client = Client::new(socket);
     let sent = pool.copy(b"data").unwrap();
@@ -121,10 +121,10 @@ fn misbehaving_client_is_evicted_others_are_served() {
         send(&socket);
         wait_until("it is shown out", || reference_count(&server, peer).is_none());
         let mut evicted = Client::new(socket);
-        while evicted.request(id).is_ok() {}
-        assert_eq!(evicted.request(id).unwrap_err(), GrantRefusal::Abandoned);
+        while evicted.request_grant(id).is_ok() {}
+        assert_eq!(evicted.request_grant(id).unwrap_err(), GrantRefusal::Abandoned);
         client.copy(slice_pointers(&sent)[0], &mut [0; 4]).unwrap();
-        assert!(client.request(id).is_ok(), "the others are served");
+        assert!(client.request_grant(id).is_ok(), "the others are served");
     }
     assert_eq!(server.with_owner(|owner| owner.holders().peers().collect::<Vec<_>>()), [honest]);
     drop(sent);
@@ -133,10 +133,10 @@ fn misbehaving_client_is_evicted_others_are_served() {
 
 #[test]
 fn closing_server_leaves_no_client_waiting() {
-    let server = GrantServer::open(PoolOwner::new(8)).unwrap();
+    let server = GrantServer::start(PoolOwner::new(8)).unwrap();
     let mut pool = create_pool(1, 0o644);
     server.with_owner(|owner| owner.share(&pool)).unwrap();
-    let (peer, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
+    let (peer, socket) = server.add_client(Credentials::new(1001, 1001)).unwrap();
     let sent = pool.copy(b"data").unwrap();
     server.with_owner(|owner| owner.lend(&sent, peer)).unwrap();
     let mut client = Client::new(socket);
@@ -145,7 +145,7 @@ fn closing_server_leaves_no_client_waiting() {
     client.copy(pointer, &mut out).unwrap();
     drop((sent, server));
     assert_eq!(pool.usage().leased, 0);
-    assert_eq!(client.request(pool.pool().id()).unwrap_err(), GrantRefusal::Abandoned);
+    assert_eq!(client.request_grant(pool.pool().id()).unwrap_err(), GrantRefusal::Abandoned);
     assert_eq!(client.release(pointer), Err(GrantRefusal::Abandoned));
     client.copy(pointer, &mut out).unwrap();
     assert_eq!(&out, b"data", "what is mapped stays");
@@ -156,15 +156,15 @@ fn closing_server_leaves_no_client_waiting() {
 #[test]
 #[ignore = "a measurement"]
 fn prints_costs_of_grants() {
-    let server = GrantServer::open(PoolOwner::new(8)).unwrap();
+    let server = GrantServer::start(PoolOwner::new(8)).unwrap();
     let mut pool = create_pool(1, 0o644);
     server.with_owner(|owner| owner.share(&pool)).unwrap();
-    let (_, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
+    let (_, socket) = server.add_client(Credentials::new(1001, 1001)).unwrap();
     let mut client = Client::new(socket);
     let id = pool.pool().id();
     let start = Instant::now();
     for _ in 0..10_000 {
-        drop(client.request(id).unwrap());
+        drop(client.request_grant(id).unwrap());
     }
     println!("ask for a dbuf and get it: {:?}", start.elapsed() / 10_000);
     for length in [64, 1024, 4096] {

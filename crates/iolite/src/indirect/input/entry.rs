@@ -6,7 +6,7 @@ use crate::view::count_leading_inside;
 use abi::RichPointer;
 use abi::ring::writer;
 use buffer::Fault;
-use buffer::atomic::acquire;
+use buffer::atomic::load_acquire;
 
 /// A pointer that has not been validated, with facts about its dbuf if the dbuf is mapped. The
 /// facts are the length of the dbuf in bytes, and true if its bytes need no lease.
@@ -25,7 +25,7 @@ impl CurrentEntry {
     /// Returns a pointer to the unread part of the entry.
     pub(super) fn unread_pointer(&self) -> RichPointer {
         let done = u32::try_from(self.consumed).unwrap_or(0);
-        self.pointer.within(done, self.pointer.length() - done)
+        self.pointer.subrange(done, self.pointer.length() - done)
     }
 }
 
@@ -33,10 +33,10 @@ impl Input {
     /// Copies, translates and validates the next entry of the ring, after skipping empty entries.
     /// Returns `None` if no entry is published.
     #[inline]
-    pub(super) fn validate_next(&mut self) -> Result<Option<CurrentEntry>, Fault> {
+    pub(super) fn validate_next_entry(&mut self) -> Result<Option<CurrentEntry>, Fault> {
         match self.current {
             Some(current) if current.dbuf_offset == UNMAPPED_OFFSET => {
-                let at = self.validate(current.pointer)?;
+                let at = self.validate_pointer(current.pointer)?;
                 let first = self.in_place_address(current.pointer, at);
                 self.current = Some(CurrentEntry { dbuf_offset: at, in_place: first, ..current });
                 return Ok(self.current);
@@ -45,11 +45,11 @@ impl Input {
             None => {}
         }
         loop {
-            if self.ring.cursor.available()? == self.ring.cursor.next {
+            if self.ring.cursor.available_position()? == self.ring.cursor.next {
                 return Ok(None);
             }
             let pointer = self.ring.pointer_at_position(self.ring.cursor.next);
-            let at = self.validate(pointer)?;
+            let at = self.validate_pointer(pointer)?;
             if pointer.length() > 0 {
                 let in_place = self.in_place_address(pointer, at);
                 self.current =
@@ -67,7 +67,9 @@ impl Input {
         loop {
             let pointer = match self.current {
                 Some(current) => current.unread_pointer(),
-                None if self.ring.cursor.available()? == self.ring.cursor.next => return Ok(None),
+                None if self.ring.cursor.available_position()? == self.ring.cursor.next => {
+                    return Ok(None);
+                }
                 None => self.ring.pointer_at_position(self.ring.cursor.next),
             };
             if pointer.flags() != 0 || pointer.is_hole() {
@@ -84,7 +86,7 @@ impl Input {
     /// Validates a pointer from the ring. Returns the offset of its bytes in the dbuf, or fails
     /// with the fault.
     #[inline]
-    fn validate(&mut self, pointer: RichPointer) -> Result<usize, Fault> {
+    fn validate_pointer(&mut self, pointer: RichPointer) -> Result<usize, Fault> {
         // No flags are defined: an entry with flags comes from an unknown version.
         if pointer.flags() != 0 {
             return Err(Fault::UnknownDbuf(pointer.dbuf()));
@@ -97,7 +99,7 @@ impl Input {
     pub(super) fn copy_pointers(&mut self, out: &mut [RichPointer]) -> Result<usize, Fault> {
         let side = &mut self.ring.cursor;
         let next = side.next;
-        let available = side.available()?.wrapping_sub(next);
+        let available = side.available_position()?.wrapping_sub(next);
         let count = out.len().min(usize::try_from(available).unwrap_or(usize::MAX));
         let out = out.get_mut(..count).unwrap_or_default();
         if count == 0 {
@@ -108,12 +110,12 @@ impl Input {
         let (mut good, mut bytes) = (0, 0);
         while let Some(first) = out.get(good) {
             // One table lookup for all adjacent pointers into the same dbuf.
-            let fits = match self.validate(*first) {
+            let fits = match self.validate_pointer(*first) {
                 Ok(_) => {
                     let rest = out.get(good..).unwrap_or_default();
                     let view = self.translation.mapped(first.dbuf());
                     view.map_or((0, 0), |view| {
-                        count_leading_inside(rest, |pointer| view.outside_bits(pointer))
+                        count_leading_inside(rest, |pointer| view.nonzero_if_outside(pointer))
                     })
                 }
                 Err(fault) if good == 0 => return Err(self.skip_invalid_entry(fault)),
@@ -171,7 +173,7 @@ impl Input {
 
     /// Copies the bytes of the current entry into the staging buffer, unless they are already
     /// there.
-    pub(super) fn stage(&mut self, current: CurrentEntry) -> Result<(), Fault> {
+    pub(super) fn stage_current_entry(&mut self, current: CurrentEntry) -> Result<(), Fault> {
         if self.is_staged {
             return Ok(());
         }
@@ -227,16 +229,16 @@ impl Input {
             }
             let start = self.ring.cursor.next;
             // The writer may have lapped us: its position is read in each attempt.
-            if self.ring.cursor.refresh()? == start {
+            if self.ring.cursor.refresh_published_position()? == start {
                 return Ok(None);
             }
-            let looked = self.validate_next().and_then(|current| {
-                current.map(|current| self.stage(current)).transpose()?;
+            let looked = self.validate_next_entry().and_then(|current| {
+                current.map(|current| self.stage_current_entry(current)).transpose()?;
                 Ok(current)
             });
             if self.ring.cursor.is_overtaken(start) {
                 (self.current, self.is_staged) = (None, false);
-                self.resume(start)?;
+                self.skip_to_safe_entry(start)?;
                 continue;
             }
             match looked {
@@ -250,10 +252,10 @@ impl Input {
 
     /// Skips, from position `start`, to an entry that the writer will not overwrite soon, if
     /// possible half a lap behind the published position. Counts the skipped entries as lost.
-    fn resume(&mut self, start: u64) -> Result<(), Fault> {
+    fn skip_to_safe_entry(&mut self, start: u64) -> Result<(), Fault> {
         let capacity = self.ring.cursor.store.capacity;
-        let commit = self.ring.cursor.refresh()?;
-        let reserve = acquire(self.ring.cursor.store.writer.word(writer::RESERVE));
+        let commit = self.ring.cursor.refresh_published_position()?;
+        let reserve = load_acquire(self.ring.cursor.store.writer.word(writer::RESERVED_POSITION));
         // The writer's announcement is untrusted beyond its published position.
         let safe = reserve.saturating_sub(capacity).max(commit.saturating_sub(capacity / 2));
         let next = safe.clamp(start, commit);

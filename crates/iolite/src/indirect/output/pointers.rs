@@ -1,9 +1,9 @@
 //! Writes that produce pointers, and forwarding of blocks lent by other streams.
 
 use super::{HotSegment, Output};
-use crate::indirect::ranges::RANGE_COUNT;
+use crate::indirect::range_table::RANGE_COUNT;
 use abi::{Class, Extent, RichPointer};
-use buffer::{Fault, foreign};
+use buffer::{Fault, foreign_memory};
 
 impl Output {
     /// Writes a block outside the hot segment, in which the last write found its bytes. Blocks,
@@ -18,7 +18,7 @@ impl Output {
             && !block.is_empty()
             && self.flights.claim_entry(upstream, pointer, self.ring.cursor.head + 1)
         {
-            self.put(pointer);
+            self.append_pointer(pointer);
             return Ok(true);
         }
         if let Some(index) = self.find_uncached_dbuf(block)
@@ -27,7 +27,7 @@ impl Output {
             return Ok(true);
         }
         self.write_into_backing(block.len(), |room| {
-            foreign::copy(block, room);
+            foreign_memory::copy(block, room);
             block.len()
         })
     }
@@ -58,10 +58,10 @@ impl Output {
         let from = block.as_ptr().addr().wrapping_sub(enclosing.address);
         let pointer = self.hot.pointer(from, block.len());
         // F1, S3: held before the pointer is published.
-        if self.flights.advance_to(pointer, until, || Ok(enclosing.lease)).is_err() {
+        if self.flights.hold_segment(pointer, until, || Ok(enclosing.lease)).is_err() {
             return false;
         }
-        self.put(pointer);
+        self.append_pointer(pointer);
         true
     }
 

@@ -7,7 +7,7 @@ use abi::ring::writer;
 use buffer::crossing::Origin;
 use buffer::scale::SidePlacement;
 use buffer::wait::Urgency;
-use buffer::{Fault, Policy};
+use buffer::{Fault, OverflowPolicy};
 
 impl Output {
     /// Ensures that there is room for an entry. If there is none, blocks or returns false,
@@ -17,7 +17,7 @@ impl Output {
         if self.has_room()? {
             return Ok(true);
         }
-        if self.policy == Policy::DropNew {
+        if self.policy == OverflowPolicy::DropNew {
             return Ok(false);
         }
         let (capacity, head) = (self.ring.cursor.store.capacity, self.ring.cursor.head);
@@ -33,8 +33,8 @@ impl Output {
         let passed = self.refresh_passed_position()?;
         self.limit = match self.policy {
             // At intervals of half a lap, check for departed readers and releasable memory.
-            Policy::Overwrite => head + capacity / 2,
-            Policy::Block | Policy::DropNew => passed + capacity,
+            OverflowPolicy::Overwrite => head + capacity / 2,
+            OverflowPolicy::Block | OverflowPolicy::DropNew => passed + capacity,
         };
         self.update_stop_position();
         Ok(head < self.limit)
@@ -44,25 +44,25 @@ impl Output {
     /// Returns the lowest reader position. In a ring that overwrites, overwritten entries count as
     /// passed. Fails with [`Fault::Abandoned`] if no reader is left.
     pub(super) fn refresh_passed_position(&mut self) -> Result<u64, Fault> {
-        let oldest = self.ring.cursor.refresh()?;
+        let oldest = self.ring.cursor.refresh_reader_positions()?;
         if self.ring.cursor.is_abandoned() {
             return Err(Fault::Abandoned);
         }
         let passed = match self.policy {
             // F2: entries below this position were announced to be overwritten, and have been.
-            Policy::Overwrite => {
+            OverflowPolicy::Overwrite => {
                 let capacity = self.ring.cursor.store.capacity;
                 oldest.max(self.ring.cursor.head.max(self.announced_min).saturating_sub(capacity))
             }
-            Policy::Block | Policy::DropNew => oldest,
+            OverflowPolicy::Block | OverflowPolicy::DropNew => oldest,
         };
         self.release_passed_memory(passed);
         Ok(passed)
     }
 
     fn release_passed_memory(&mut self, passed: u64) {
-        self.extend_hold();
-        if !self.flights.reap(passed) {
+        self.extend_hot_segment_hold();
+        if !self.flights.release_passed(passed) {
             self.hot = HotSegment::default();
         }
     }
@@ -70,7 +70,7 @@ impl Output {
     /// Releases memory that all readers have passed. Writes call this when they need room. Callers
     /// should also call it while the writer is idle for a long time, and before they wait for a
     /// followed input.
-    pub fn reap(&mut self) -> Result<(), Fault> {
+    pub fn reclaim_passed_memory(&mut self) -> Result<(), Fault> {
         self.refresh_passed_position().map(|_| ())
     }
 
@@ -80,7 +80,7 @@ impl Output {
     /// with [`Fault::NoRoom`] if this stream holds no memory.
     #[cold]
     pub(super) fn free_memory(&mut self) -> Result<bool, Fault> {
-        self.extend_hold();
+        self.extend_hot_segment_hold();
         let Some(oldest) = self.flights.first_release_position() else {
             return Err(Fault::NoRoom(self.backing.dbuf()));
         };
@@ -90,8 +90,8 @@ impl Output {
             return Ok(true);
         }
         match self.policy {
-            Policy::DropNew => Ok(false),
-            Policy::Overwrite => {
+            OverflowPolicy::DropNew => Ok(false),
+            OverflowPolicy::Overwrite => {
                 // SYNC POINT: writing begins; see `announce_overwrite`. Readers that have not
                 // passed `oldest` detect it after their copy.
                 self.announced_min =
@@ -100,7 +100,7 @@ impl Output {
                 self.release_passed_memory(oldest.max(passed));
                 Ok(true)
             }
-            Policy::Block => {
+            OverflowPolicy::Block => {
                 let until = self.flights.release_position(if self.spins == 0 { 7 } else { 4 });
                 self.wait_until_passed(until.max(oldest), |output| {
                     output.refresh_passed_position()?;
@@ -117,7 +117,8 @@ impl Output {
         let Self { backing, ring, spins, .. } = self;
         backing.end_round(|| {
             let alone = *spins == 0;
-            match ring.cursor.are_readers_on(sys::machine::current_processor(), || alone) {
+            match ring.cursor.are_readers_on_processor(sys::machine::current_processor(), || alone)
+            {
                 true => SidePlacement::SameProcessor,
                 false => SidePlacement::DifferentProcessors,
             }
@@ -211,11 +212,11 @@ impl Output {
         let Some(first) = batch.first() else { return Ok(0) };
         let (mut count, mut bytes) = self.hot.count_covered(batch);
         if count == 0 {
-            self.advance_to(*first, origin)?;
+            self.hold_and_cache_segment(*first, origin)?;
             (count, bytes) = self.hot.count_covered(batch);
         }
         let same = batch.get(..count.max(1)).unwrap_or_default();
-        if self.policy == Policy::Overwrite {
+        if self.policy == OverflowPolicy::Overwrite {
             self.announce_overwrite(same.len() as u64);
         }
         self.ring.put_uncounted_pointers(same, bytes);
@@ -225,9 +226,13 @@ impl Output {
 
     /// Takes a hold on the segment of a pointer for this output (F1). `origin` proves that another
     /// party holds the segment at this moment.
-    fn advance_to(&mut self, pointer: RichPointer, origin: &dyn Origin) -> Result<(), Fault> {
+    fn hold_and_cache_segment(
+        &mut self,
+        pointer: RichPointer,
+        origin: &dyn Origin,
+    ) -> Result<(), Fault> {
         let until = self.ring.cursor.head + 1;
-        let lease = self.flights.advance_to(pointer, until, || origin.lease(pointer))?;
+        let lease = self.flights.hold_segment(pointer, until, || origin.lease(pointer))?;
         self.hot.advance_to(pointer, &lease);
         Ok(())
     }

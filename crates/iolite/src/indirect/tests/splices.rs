@@ -23,7 +23,7 @@ fn e1_bytes_in_dbufs_become_pointers_and_others_copies() {
     for block in written {
         assert!(output.write(block).unwrap());
     }
-    assert_eq!(output.splice_counts(), SplicedCounts { blocks: 5, copied_blocks: 3 });
+    assert_eq!(output.splice_counts(), SpliceCounts { blocks: 5, copied_blocks: 3 });
     drop(output);
     let mut all = Vec::new();
     let mut out = [0; 4096];
@@ -41,12 +41,12 @@ fn k6_lowest_dbuf_threshold_applies() {
     let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&stream_config(), 4);
     let mut small = fixture.pool(9, 4);
     let frozen = fixture.frozen(10, &[2; 100]);
-    assert_eq!(output.threshold(), 32);
+    assert_eq!(output.publish_threshold(), 32);
     assert!(output.register_frozen(&frozen, 64));
-    assert_eq!(output.threshold(), 32, "a larger one changes nothing");
+    assert_eq!(output.publish_threshold(), 32, "a larger one changes nothing");
     let block = small.copy(&[1; 10]).unwrap();
     assert!(output.register_pool(small.pool(), 8));
-    assert_eq!(output.threshold(), 8);
+    assert_eq!(output.publish_threshold(), 8);
     let block = block.slices().next().unwrap().bytes();
     let mut out = [0; 1000];
     for _ in 0..20 {
@@ -99,7 +99,7 @@ fn e4_misses_suspend_splicing_from_a_dbuf() {
 /// the ranges.
 #[test]
 fn e4_recently_hit_dbufs_share_one_cache_line() {
-    use super::ranges::{RANGE_COUNT, RangeTable};
+    use super::range_table::{RANGE_COUNT, RangeTable};
     assert!(RANGE_COUNT == 8 && size_of::<RangeTable>() >= 64);
     let mut ranges = RangeTable::default();
     let at = |number: usize| (1 + number) << 32;
@@ -122,7 +122,7 @@ fn d8_bytes_outside_dbufs_go_to_default_dbuf() {
     let space = fixture.space(Space::new());
     for number in 20..23 {
         let config = Config { id: dbuf_id(number), ..stream_config() };
-        let (mut output, mut offers) = indirect(&config, backing.clone()).unwrap();
+        let (mut output, mut offers) = indirect_stream(&config, backing.clone()).unwrap();
         let mut input = Input::open(offers.remove(0), &space).unwrap();
         output.write(&[number as u8; 700]).unwrap();
         output.write_with(10, |room| room.iter_mut().map(|byte| *byte = 1).count()).unwrap();
@@ -151,7 +151,7 @@ fn e1_bytes_of_unpublished_draft_are_copied() {
     for _ in 0..3 {
         output.write(&bytes[..50]).unwrap();
     }
-    assert_eq!(output.splice_counts(), SplicedCounts { blocks: 2, copied_blocks: 2 });
+    assert_eq!(output.splice_counts(), SpliceCounts { blocks: 2, copied_blocks: 2 });
     output.flush();
     let mut out = [0; 200];
     assert_eq!(input.read(&mut out).unwrap(), 200);
@@ -168,9 +168,9 @@ fn e1_peeked_block_becomes_pointer_in_next_stream() {
     let mut middle = Input::open(offers.remove(0), &space).unwrap();
     let other = Backing::new(fixture.pool(30, 4));
     let (mut second, mut offers) =
-        indirect(&Config { id: dbuf_id(31), ..stream_config() }, other).unwrap();
+        indirect_stream(&Config { id: dbuf_id(31), ..stream_config() }, other).unwrap();
     let mut last = Input::open(offers.remove(0), &space).unwrap();
-    assert!(second.follow(&middle));
+    assert!(second.follow_input(&middle));
     first.write(&[5; 500]).unwrap();
     first.flush();
     let block = middle.peek().unwrap().unwrap();
@@ -178,17 +178,17 @@ fn e1_peeked_block_becomes_pointer_in_next_stream() {
     middle.take(500);
     second.flush();
     middle.release_consumed();
-    assert_eq!(second.splice_counts(), SplicedCounts { blocks: 1, copied_blocks: 0 });
+    assert_eq!(second.splice_counts(), SpliceCounts { blocks: 1, copied_blocks: 0 });
     assert_eq!(
         (middle.unreleased_blocks(), leased_segment_count(&backing)),
         (1, 1),
         "not given back"
     );
-    first.reap().unwrap();
+    first.reclaim_passed_memory().unwrap();
     assert_eq!(leased_segment_count(&backing), 1);
     assert_eq!(read_all(&mut last), [5; 200]);
     last.release_consumed();
-    second.reap().unwrap();
+    second.reclaim_passed_memory().unwrap();
     middle.release_consumed();
     assert_eq!(middle.unreleased_blocks(), 0, "now it is");
     drop(first);
@@ -206,7 +206,7 @@ fn e1_forwarder_waits_for_both_sides() {
     let mut middle = Input::open(offers.remove(0), &space).unwrap();
     let other = Backing::new(fixture.pool(30, 4));
     let (mut second, mut offers) =
-        indirect(&Config { id: dbuf_id(31), ..stream_config() }, other).unwrap();
+        indirect_stream(&Config { id: dbuf_id(31), ..stream_config() }, other).unwrap();
     let mut last = Input::open(offers.remove(0), &space).unwrap();
     let writing = std::thread::spawn(move || {
         for number in 0..20_000_u32 {
@@ -214,7 +214,7 @@ fn e1_forwarder_waits_for_both_sides() {
         }
     });
     let passing = std::thread::spawn(move || {
-        second.follow(&middle);
+        second.follow_input(&middle);
         loop {
             let count = match middle.peek().unwrap() {
                 Some([]) => return second.splice_counts(),
@@ -223,7 +223,7 @@ fn e1_forwarder_waits_for_both_sides() {
                     block.len()
                 }
                 None => {
-                    crate::splice::wait(&mut middle, &mut second).unwrap();
+                    crate::splice::wait_for_input_or_release(&mut middle, &mut second).unwrap();
                     continue;
                 }
             };

@@ -114,8 +114,11 @@ impl<F: StreamReader> StreamReader for ForwardingReader<'_, F> {
     }
 
     #[inline]
-    fn lend_run(&mut self, max: usize) -> Result<Option<(LentBlock<'_>, usize)>, Fault> {
-        let run = self.from.lend_run(max)?;
+    fn lend_adjacent_blocks(
+        &mut self,
+        max: usize,
+    ) -> Result<Option<(LentBlock<'_>, usize)>, Fault> {
+        let run = self.from.lend_adjacent_blocks(max)?;
         // Lends only runs in a dbuf that has been sent; `lend` sends a dbuf with its first block.
         Ok(run.filter(|(lent, _)| {
             lent.pointer.dbuf() == self.last_dbuf || self.sent_dbufs.contains(&lent.pointer.dbuf())
@@ -130,7 +133,10 @@ impl<F: StreamReader> StreamReader for ForwardingReader<'_, F> {
         self.from.release_consumed()
     }
 
-    fn wait_among(&mut self, others: &[BorrowedFd<'_>]) -> Result<WaitResult, Fault> {
-        self.from.wait_among(others)
+    fn wait_for_input_or_descriptors(
+        &mut self,
+        others: &[BorrowedFd<'_>],
+    ) -> Result<WaitResult, Fault> {
+        self.from.wait_for_input_or_descriptors(others)
     }
 }

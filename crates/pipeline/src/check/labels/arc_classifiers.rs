@@ -8,7 +8,7 @@ use crate::check::upstream::Classifiers;
 use crate::classes::ClassSet;
 use crate::language::label::truncate_word;
 use crate::language::tree::{Classes, Label, LabelEntry, Name, Value};
-use crate::language::{Diagnostic, Span, nearest};
+use crate::language::{Diagnostic, Span, find_nearest_word};
 use crate::registry::Registry;
 
 /// The class that represents the number 0, because class 0 means that a filter returned no answer.
@@ -230,7 +230,7 @@ impl<'c> ArcClassifiers<'c> {
         if names().next().is_none() {
             mistake = mistake.why(self.bounds_text());
         }
-        if let Some(meant) = nearest(name, names()) {
+        if let Some(meant) = find_nearest_word(name, names()) {
             return mistake.hint(format!("did you mean `{meant}`?"));
         }
         if self.registry.find(name).is_some() {

@@ -12,8 +12,8 @@
 //!
 //! One pass finds all errors of a request. A missing filter becomes a `Term::Hole` that consumes no
 //! token, a missing operator is read as a pipe, and an unclosed parenthesis ends with the text.
-//! Each token is consumed once, and recursion stops at `DEPTH_MAX`, so for any text the time is
-//! linear and the stack depth is bounded. [SL §4.2]
+//! Each token is consumed once, and recursion stops at `NESTING_DEPTH_MAX`, so for any text the
+//! time is linear and the stack depth is bounded. [SL §4.2]
 
 mod node;
 mod recover;
@@ -23,7 +23,7 @@ use std::collections::HashSet;
 
 use super::diagnose::{Diagnostic, Span, sort_and_join_diagnostics};
 use super::lex::{Token, TokenKind, lex};
-use super::limits::{DEPTH_MAX, TEXT_MAX};
+use super::limits::{NESTING_DEPTH_MAX, TEXT_MAX};
 use super::tree::{Branch, Group, Label, Not, Operator, Pipe, Pipeline, Request, Stage, Term};
 
 /// Parses a request into a tree and diagnostics, sorted by position.
@@ -113,7 +113,7 @@ impl Parser<'_> {
     /// parenthesis. `label_ok` is true if the pipeline may begin with a label.
     fn parse_pipeline(&mut self, label_ok: bool) -> Term {
         let first = self.parse_group(Operator::Parallel, label_ok);
-        let mut stages = Stages::new(stage_from_branch(first));
+        let mut stages = PipelineBuilder::new(stage_from_branch(first));
         loop {
             let arc = match self.kind() {
                 TokenKind::Pipe | TokenKind::Label(_) => self.parse_pipe(),
@@ -189,7 +189,7 @@ impl Parser<'_> {
         while self.skip_unmatched_parenthesis() {}
         let start = self.span();
         let term = match self.kind() {
-            TokenKind::Bang if self.depth >= DEPTH_MAX => {
+            TokenKind::Bang if self.depth >= NESTING_DEPTH_MAX => {
                 self.report_excessive_depth();
                 while matches!(self.kind(), TokenKind::Bang) {
                     self.bump();
@@ -209,7 +209,7 @@ impl Parser<'_> {
                 let span = start.to(term.span());
                 return Term::Not(Not { term: Box::new(term), span });
             }
-            TokenKind::Open if self.depth >= DEPTH_MAX => {
+            TokenKind::Open if self.depth >= NESTING_DEPTH_MAX => {
                 self.report_excessive_depth();
                 self.skip_parentheses();
                 Term::Hole(start)
@@ -269,7 +269,7 @@ impl Parser<'_> {
     }
 
     fn report_excessive_depth(&mut self) {
-        let what = format!("parentheses and negations are deeper than {DEPTH_MAX} here");
+        let what = format!("parentheses and negations are deeper than {NESTING_DEPTH_MAX} here");
         self.report(self.span(), what, "its contents are ignored");
     }
 
@@ -342,12 +342,12 @@ fn add_operand(operator: Operator, branch: Branch, branches: &mut Vec<Branch>) {
 }
 
 /// A growing pipeline in normal form: inner pipelines are replaced with their stages.
-struct Stages {
+struct PipelineBuilder {
     first: Term,
     rest: Vec<Stage>,
 }
 
-impl Stages {
+impl PipelineBuilder {
     fn new(first: Term) -> Self {
         match first {
             Term::Pipeline(pipeline) => Self { first: *pipeline.first, rest: pipeline.rest },

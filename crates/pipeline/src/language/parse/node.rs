@@ -23,7 +23,7 @@ use crate::language::tree::{Argument, FilterTerm, Name, RequestOption, Term, Tex
 impl Parser<'_> {
     pub(super) fn parse_options(&mut self) -> Vec<RequestOption> {
         let mut options = Vec::new();
-        while let Some(word) = self.word().filter(|word| word.starts_with("--")) {
+        while let Some(word) = self.current_word().filter(|word| word.starts_with("--")) {
             let span = self.bump().span;
             let (key, value) = split_key_and_value(&word, 2);
             let key = Name {
@@ -50,7 +50,7 @@ impl Parser<'_> {
 
     pub(super) fn parse_filter_term(&mut self) -> Term {
         let span = self.span();
-        let Some(word) = self.word() else { return self.report_quoted_name(span) };
+        let Some(word) = self.current_word() else { return self.report_quoted_name(span) };
         let clean = matches!(self.kind(), TokenKind::Word { clean: true });
         let (name, pin) = match word.split_once('@') {
             Some((name, pin)) => (name, Some(pin)),
@@ -82,7 +82,7 @@ impl Parser<'_> {
             let span = self.span();
             match self.kind().clone() {
                 TokenKind::Word { clean } => {
-                    let word = self.word().unwrap_or_default();
+                    let word = self.current_word().unwrap_or_default();
                     self.report_adjacent_text(&word);
                     self.bump();
                     if clean {
@@ -232,7 +232,7 @@ impl Parser<'_> {
     }
 
     /// Returns the text of the current token, or `None` if it is not a word.
-    pub(super) fn word(&mut self) -> Option<String> {
+    pub(super) fn current_word(&mut self) -> Option<String> {
         let span = self.span();
         match self.kind() {
             TokenKind::Word { .. } => self.text.get(span.start..span.end).map(str::to_owned),

@@ -66,7 +66,7 @@ impl ChainSearch<'_> {
             Step::Merge | Step::Unknown => return Err("not a filter".to_owned()),
         };
         let description = used.description;
-        if let Some(why) = used.bound_reason() {
+        if let Some(why) = used.bound_space_reason() {
             return Err(why);
         }
         if node.inside.is_some() {

@@ -56,7 +56,7 @@ const THROUGHPUT_SPEEDUP_MIN: f64 = 1.05;
 
 /// The minimum benefit for which a plan uses additional threads for replicas or stages.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Demand {
+pub(super) struct BenefitRequirement {
     /// The minimum utilization of the threads, from 0 to 1: the speedup divided by the number of
     /// threads.
     pub(super) utilization_min: f64,
@@ -64,7 +64,7 @@ pub(super) struct Demand {
     pub(super) speedup_min: f64,
 }
 
-impl Demand {
+impl BenefitRequirement {
     /// Returns the minimum benefit that a division of the request into stages must have. Returns
     /// `None` if the stages may not be distributed to several threads.
     pub(super) fn from_graph(graph: &Graph) -> Option<Self> {
@@ -100,9 +100,9 @@ impl Demand {
 /// The value of the option `--parallel`, which determines the number of replicas of a chain.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Parallelism {
-    /// The largest number of replicas with at least the benefit that the contained [`Demand`]
-    /// requires.
-    Measured(Demand),
+    /// The largest number of replicas with at least the benefit that the contained
+    /// [`BenefitRequirement`] requires.
+    Measured(BenefitRequirement),
     /// This number of replicas, given by the user.
     Number(usize),
     /// No replicas are created.
@@ -112,9 +112,11 @@ enum Parallelism {
 impl Parallelism {
     fn from_graph(graph: &Graph) -> Self {
         match graph.options.text("parallel") {
-            Some("auto") => Self::Measured(Demand::from_policy(graph.options.text("policy"))),
+            Some("auto") => {
+                Self::Measured(BenefitRequirement::from_policy(graph.options.text("policy")))
+            }
             Some(policy @ ("power" | "latency")) => {
-                Self::Measured(Demand::from_policy(Some(policy)))
+                Self::Measured(BenefitRequirement::from_policy(Some(policy)))
             }
             Some(number) => number.parse().map_or(Self::Off, Self::Number),
             // Replicas prevent changes of a running path and recording, so they are off by default.
@@ -150,7 +152,7 @@ impl Plan {
     /// state, and the request permits changes while it runs.
     #[must_use]
     pub fn may_move_sessions(&self, replicas: &ReplicaChain) -> bool {
-        let found = replicas.shard_key.is_some_and(|sharing| sharing.finds_sessions());
+        let found = replicas.shard_key.is_some_and(|sharing| sharing.can_find_sessions());
         found && !self.graph.options.flag("no-adapt")
     }
 }
@@ -230,9 +232,10 @@ impl ChainSearch<'_> {
         let (used, gain) = match parallelism {
             Parallelism::Off => return None,
             Parallelism::Number(count) => return Some(worth(count.min(REPLICAS_MAX as usize))),
-            Parallelism::Measured(Demand { utilization_min: used, speedup_min: gain }) => {
-                (used, gain)
-            }
+            Parallelism::Measured(BenefitRequirement {
+                utilization_min: used,
+                speedup_min: gain,
+            }) => (used, gain),
         };
         let mut best: Option<ReplicaGain> = None;
         for replica_count in 2..=self.machine.processors.min(REPLICAS_MAX as usize) {

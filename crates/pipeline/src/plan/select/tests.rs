@@ -126,7 +126,7 @@ fn header_search_cost(graph: &Graph, discovery: &Discovery, costs: &Costs, space
 
 #[test]
 fn o3_both_searches_find_a_placement_of_minimal_cost() {
-    let mut machine = Machine::with_kernel();
+    let mut machine = Machine::example_with_kernel();
     // The cost of a redirect differs from the cost of the other exits from the kernel.
     machine.costs.redirect = 77.0;
     (machine.costs.header_search, machine.costs.twin_header_search) = (33.0, 51.0);

@@ -80,7 +80,7 @@ impl BlockEditor<'_, '_> {
             (None, Some((draft, part))) if part.len() == old.len() => {
                 let place = draft.commit(old.len());
                 let copy = RichPointer::new(self.work.id(), place, done.pointer.class);
-                let view = copy.within(done.marks.view, done.pointer.length());
+                let view = copy.subrange(done.marks.view, done.pointer.length());
                 out.edits.copied += 1;
                 out.push(Entry::new(view, done.context, done.marks), order);
             }
@@ -173,7 +173,7 @@ impl EditOutput {
             Some(place) => {
                 let pointer = RichPointer::new(work.id(), place, done.pointer.class);
                 self.edits.appended += 1;
-                let marks = Marks::bare(pointer.length());
+                let marks = Marks::for_plain_block(pointer.length());
                 self.push(Entry::new(pointer, done.context, marks), order);
             }
         }
@@ -203,11 +203,11 @@ impl EditOutput {
                 flags = flags.without(BlockFlags::FIRST);
             }
             if i + 1 < count {
-                flags = flags.without(BlockFlags::LAST).without(BlockFlags::END);
+                flags = flags.without(BlockFlags::LAST).without(BlockFlags::SESSION_END);
             }
-            let piece = pointer.within(low - base, high - low);
+            let piece = pointer.subrange(low - base, high - low);
             let context = BlockMetadata { flags, ..done.context };
-            self.push(Entry::new(piece, context, Marks::bare(high - low)), order);
+            self.push(Entry::new(piece, context, Marks::for_plain_block(high - low)), order);
         }
         self.made += count.saturating_sub(1) as u64;
         self.edits.fragmented += 1;

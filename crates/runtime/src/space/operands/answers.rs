@@ -6,7 +6,7 @@ use super::{NextStep, OperandSection, PartialAnswer, WaitingBlock};
 use crate::space::arc::NodeId;
 use crate::space::walk::Walk;
 use abi::Class;
-use filter::{Block, Fate, Gateway as _, HeldList};
+use filter::{Block, BlockFate, Gateway as _, HeldList};
 use std::collections::{BTreeSet, HashMap};
 
 /// The verdict of an operand on a block.
@@ -113,7 +113,7 @@ impl OperandSection {
     fn collect_results(&mut self, answer: OperandAnswer<'_>) -> OperandResults {
         let mut known = OperandResults::default();
         for (number, OperandBlock { block, input_index }) in answer.output.iter().enumerate() {
-            let ticket = block.marks.ticket();
+            let ticket = block.marks.section_ticket();
             if ticket == 0 {
                 // The operand created this block, which ends here.
                 continue;
@@ -132,8 +132,8 @@ impl OperandSection {
         }
         for fate in answer.fates {
             match fate {
-                Fate::Held(ticket) => *self.held.entry(ticket).or_default() += 1,
-                Fate::Released(ticket) => {
+                BlockFate::Held(ticket) => *self.held.entry(ticket).or_default() += 1,
+                BlockFate::Released(ticket) => {
                     known.touched.insert(ticket);
                     if let Some(held) = self.held.get_mut(&ticket) {
                         *held -= 1;
@@ -142,13 +142,13 @@ impl OperandSection {
                         }
                     }
                 }
-                Fate::Dropped(ticket) => {
+                BlockFate::Dropped(ticket) => {
                     known.so_far.entry(ticket).or_default().dropped = true;
                     known.touched.insert(ticket);
                 }
                 // The block was merged into one that the operand created: it counts as consumed.
-                Fate::Merged(_, 0) => {}
-                Fate::Merged(ticket, into) => {
+                BlockFate::Merged(_, 0) => {}
+                BlockFate::Merged(ticket, into) => {
                     known.joined.insert(ticket, into);
                     self.joined.entry(into).or_default().push(ticket);
                 }
@@ -238,8 +238,8 @@ impl OperandSection {
     /// Records that the program of an inner section has dropped a block. The program of the
     /// enclosing section processes the record later.
     fn report_dropped_block(&mut self, block: &Block<'_>) {
-        let around = block.marks.ticket();
-        self.fates.extend((around != 0).then_some(Fate::Dropped(around)));
+        let around = block.marks.section_ticket();
+        self.fates.extend((around != 0).then_some(BlockFate::Dropped(around)));
     }
 
     /// Makes a block wait until an operand has answered. The operand is at step `step` of the

@@ -29,21 +29,21 @@ mod run;
 mod take_over;
 
 use super::arc::NodeId;
+use super::class_selection::SelectedClasses;
 use super::section::Section;
-use super::select::SelectedClasses;
 use abi::Class;
-use filter::{Fate, HeldList, LANES};
+use filter::{BlockFate, HeldList, LANES};
 use std::collections::{BTreeMap, HashMap};
 
 /// Names of a section's drop reasons, by the index of the reason.
-pub const REASONS: &[&str] = &["by an operand"];
+pub const DROP_REASONS: &[&str] = &["by an operand"];
 
 /// A Boolean section whose operands may hold blocks, with the blocks that wait for answers.
 #[derive(Debug, Default)]
 pub struct OperandSection {
     /// Compiled expressions of the section and of its inner sections. An enclosing program precedes
     /// the programs in its operands.
-    programs: Vec<Program>,
+    programs: Vec<OperandProgram>,
     /// Ticket that was assigned last. A ticket identifies a block in the section.
     last_ticket: u32,
     /// Number of copies of each block that the operands' filters currently hold, by the block's
@@ -59,15 +59,15 @@ pub struct OperandSection {
     needs_entry_classes: bool,
     /// Events of blocks in the programs of inner sections (held, released, dropped or merged) that
     /// the enclosing program has not processed yet.
-    fates: Vec<Fate>,
+    fates: Vec<BlockFate>,
     /// Blocks that wait for operands that a hot swap has removed.
     orphans: Vec<WaitingBlock>,
 }
 
 /// A compiled expression: a list of steps, each of which leads only to later steps.
 #[derive(Debug, Default)]
-struct Program {
-    steps: Vec<Step>,
+struct OperandProgram {
+    steps: Vec<ProgramStep>,
     /// The step at which blocks enter the program.
     first_step: NextStep,
     /// Position, in the enclosing program, of the operand that contains this program; `None` for
@@ -84,7 +84,7 @@ type OperandPosition = (usize, usize, usize);
 /// A step of a program: an operand, and the next step for blocks that the operand answers and for
 /// others.
 #[derive(Debug)]
-struct Step {
+struct ProgramStep {
     /// Classes of the blocks that the operand processes. A block with any other class continues at
     /// [`Step::no`].
     accepted: SelectedClasses,
@@ -128,13 +128,13 @@ struct WaitingBlock {
     /// Ticket (number in the section) of the block into which this block was merged; `None` if it
     /// was not merged.
     merged_into: Option<u32>,
-    classes: Classes,
+    classes: BlockClasses,
     so_far: PartialAnswer,
 }
 
 /// The classes that a block has while a section is evaluated for it.
 #[derive(Debug, Clone, Copy)]
-struct Classes {
+struct BlockClasses {
     /// Class of the block on entry into the section.
     entry: Class,
     /// Class of the block on entry into the operand.
@@ -198,9 +198,10 @@ impl OperandSection {
         inside: Option<OperandPosition>,
     ) -> usize {
         let number = self.programs.len();
-        self.programs.push(Program { enclosing_operand: inside, ..Program::default() });
+        self.programs
+            .push(OperandProgram { enclosing_operand: inside, ..OperandProgram::default() });
         let mut steps = Vec::new();
-        let first = compile(expression, (NextStep::Yes, NextStep::No), true, &mut steps);
+        let first = compile_expression(expression, (NextStep::Yes, NextStep::No), true, &mut steps);
         // The steps were compiled from the last one to the first.
         let last = steps.len().saturating_sub(1);
         let turned = |then: NextStep| match then {
@@ -220,7 +221,7 @@ impl OperandSection {
                 };
                 (wanted, part)
             });
-            made.push(Step {
+            made.push(ProgramStep {
                 accepted: draft.accepted,
                 operand: operand.collect(),
                 yes: turned(draft.yes),
@@ -260,7 +261,7 @@ struct DraftStep<'e> {
 /// Compiles an expression to steps, and appends the steps to `steps`, last step first. Returns the
 /// step at which blocks begin. Blocks that the expression answers continue at `yes`, others at
 /// `no`. `sets_class` is true if the class that an operand returns becomes the class of the block.
-fn compile<'e>(
+fn compile_expression<'e>(
     expression: &'e OperandExpr,
     (yes, no): (NextStep, NextStep),
     sets_class: bool,
@@ -268,19 +269,18 @@ fn compile<'e>(
 ) -> NextStep {
     let operand = match expression {
         OperandExpr::All(parts) => {
-            return parts
-                .iter()
-                .rev()
-                .fold(yes, |yes, part| compile_entry(part, (yes, no), sets_class, steps));
+            return parts.iter().rev().fold(yes, |yes, part| {
+                compile_restricted_part(part, (yes, no), sets_class, steps)
+            });
         }
         OperandExpr::Any(parts) => {
             return parts
                 .iter()
                 .rev()
-                .fold(no, |no, part| compile_entry(part, (yes, no), sets_class, steps));
+                .fold(no, |no, part| compile_restricted_part(part, (yes, no), sets_class, steps));
         }
         // Negated blocks keep their original class.
-        OperandExpr::Not(part) => return compile(part, (no, yes), false, steps),
+        OperandExpr::Not(part) => return compile_expression(part, (no, yes), false, steps),
         OperandExpr::Chain(_) | OperandExpr::Filter(..) => {
             let mut operand = Vec::new();
             flatten_chain(&SelectedClasses::All, expression, &mut operand);
@@ -308,13 +308,13 @@ fn flatten_chain<'e>(
 /// Appends the steps of a subexpression like [`compile`], and one step that restricts the
 /// subexpression to some blocks: those whose class on entry into the section is in `asked`. All
 /// other blocks continue at `no`.
-fn compile_entry<'e>(
+fn compile_restricted_part<'e>(
     (asked, part): &'e (SelectedClasses, OperandExpr),
     (yes, no): (NextStep, NextStep),
     sets_class: bool,
     steps: &mut Vec<DraftStep<'e>>,
 ) -> NextStep {
-    let first = compile(part, (yes, no), sets_class, steps);
+    let first = compile_expression(part, (yes, no), sets_class, steps);
     if *asked == SelectedClasses::All {
         return first;
     }

@@ -1,11 +1,13 @@
 //! Evaluation of a section, which runs blocks through the section's programs and operands.
 
-use super::{CALL_BLOCKS_MAX, Classes, NextStep, OperandPart, OperandPosition, OperandSection};
+use super::{
+    BlockClasses, CALL_BLOCKS_MAX, NextStep, OperandPart, OperandPosition, OperandSection,
+};
 use crate::space::arc::NodeId;
 use crate::space::node;
 use crate::space::walk::{RunResult, Walk};
 use abi::Class;
-use filter::{Batch, Block, Fate, Filter, Output, lanes};
+use filter::{Batch, Block, BlockFate, Filter, Output, lanes};
 use std::collections::HashSet;
 
 /// A block that a section's programs are evaluating, with its next step.
@@ -17,7 +19,7 @@ pub(super) struct EvaluatedBlock<'a> {
     /// the block's index in the enclosing program.
     pub(super) order: u32,
     pub(super) ticket: u32,
-    pub(super) classes: Classes,
+    pub(super) classes: BlockClasses,
     pub(super) next_step: NextStep,
 }
 
@@ -38,7 +40,7 @@ pub(super) struct OperandAnswer<'a> {
     pub(super) arrived: HashSet<u32>,
     /// Events of blocks in the operand since the operand's last answer: held, released, dropped or
     /// merged.
-    pub(super) fates: Vec<Fate>,
+    pub(super) fates: Vec<BlockFate>,
 }
 
 impl<'a> Walk<'_, 'a> {
@@ -48,7 +50,7 @@ impl<'a> Walk<'_, 'a> {
         at: NodeId,
         batch: &Batch<'a>,
     ) -> RunResult<'a> {
-        let blocks = lanes(batch.live()).map(|l| (batch.block(l), batch.sequence_number(l)));
+        let blocks = lanes(batch.live_lanes()).map(|l| (batch.block(l), batch.sequence_number(l)));
         let blocks: Vec<_> = blocks.collect();
         self.with_detached_section(at, |asks, walk| asks.run_program(walk, at, 0, blocks))
     }
@@ -114,10 +116,10 @@ impl<'a> Walk<'_, 'a> {
                 let added = batch.push(*block, *input_index);
                 debug_assert!(added.is_ok(), "as many as there are lanes");
             }
-            let came = batch.amount(batch.live());
+            let came = batch.cache_amount_in_lanes(batch.live_lanes());
             self.nodes[at].taken[0] += came;
             let stays = matches!(self.nodes[at].operator, node::Operator::Filter(Filter::Lanes(_)));
-            match self.run(at, &mut batch) {
+            match self.run_node(at, &mut batch) {
                 RunResult::Unchanged => append_live_blocks(&batch, answer),
                 RunResult::Replaced(mut output) => {
                     output.take_batches().iter().for_each(|batch| append_live_blocks(batch, answer))
@@ -126,9 +128,10 @@ impl<'a> Walk<'_, 'a> {
             }
             if stays {
                 // Lanes that are no longer live were dropped.
-                let ended = some.iter().enumerate().filter(|(l, _)| batch.live() >> l & 1 == 0);
-                let tickets = ended.map(|(_, given)| given.block.marks.ticket());
-                answer.fates.extend(tickets.filter(|ticket| *ticket != 0).map(Fate::Dropped));
+                let ended =
+                    some.iter().enumerate().filter(|(l, _)| batch.live_lanes() >> l & 1 == 0);
+                let tickets = ended.map(|(_, given)| given.block.marks.section_ticket());
+                answer.fates.extend(tickets.filter(|ticket| *ticket != 0).map(BlockFate::Dropped));
             }
             answer.fates.extend(self.nodes[at].holds.take_fates());
         }
@@ -136,7 +139,7 @@ impl<'a> Walk<'_, 'a> {
 
     /// Counts the output of the filter `part` of an operand. A block counts as routed if `goes_on`
     /// returns true for it, otherwise as unselected. Does nothing if `part` is an inner section.
-    fn count_routed(
+    fn count_routed_blocks(
         &mut self,
         part: OperandPart,
         all: &[OperandBlock<'_>],
@@ -169,12 +172,12 @@ impl OperandSection {
         for (mut block, order) in blocks {
             if program == 0 {
                 // No enclosing section tracks the block.
-                block.marks = block.marks.with_ticket(0);
+                block.marks = block.marks.with_section_ticket(0);
             }
             let class = block.pointer.class;
             let result = if class.is_answered() { class } else { Class::YES };
             let came = self.entry_class(program, &block).unwrap_or(class);
-            let classes = Classes { entry: came, incoming: class, result };
+            let classes = BlockClasses { entry: came, incoming: class, result };
             let ticket = self.new_ticket();
             if self.needs_entry_classes {
                 self.entry_classes.insert(ticket, came);
@@ -209,7 +212,7 @@ impl OperandSection {
                     subject.next_step = yes;
                 } else {
                     let mut block = subject.block.with_class(subject.classes.incoming);
-                    block.marks = block.marks.with_ticket(subject.ticket);
+                    block.marks = block.marks.with_section_ticket(subject.ticket);
                     given.push(OperandBlock { block, input_index: input_index as u32 });
                 }
             }
@@ -244,12 +247,12 @@ impl OperandSection {
             if place > 0 {
                 let goes_on = |given: &OperandBlock<'_>| wanted.contains(given.block.pointer.class);
                 let before = self.programs[program].steps[step].operand[place - 1].1;
-                walk.count_routed(before, &given, goes_on);
+                walk.count_routed_blocks(before, &given, goes_on);
                 given.retain(goes_on);
             }
             if place + 1 == parts {
                 let arrived = given.iter().filter(|given| given.block.length() > 0);
-                answer.arrived.extend(arrived.map(|given| given.block.marks.ticket()));
+                answer.arrived.extend(arrived.map(|given| given.block.marks.section_ticket()));
             }
             match part {
                 OperandPart::Filter(node, _) => walk.call_filter(node, &given, &mut answer),
@@ -262,7 +265,7 @@ impl OperandSection {
             }
         }
         if let Some((_, last)) = self.programs[program].steps[step].operand.last() {
-            walk.count_routed(*last, &answer.output, |given| {
+            walk.count_routed_blocks(*last, &answer.output, |given| {
                 given.block.pointer.class.is_answered()
             });
         }
@@ -310,7 +313,7 @@ impl OperandSection {
     }
 
     /// Removes and returns the stored events of blocks in the programs of inner sections.
-    fn take_inner_block_fates(&mut self, walk: &mut Walk<'_, '_>, at: NodeId) -> Vec<Fate> {
+    fn take_inner_block_fates(&mut self, walk: &mut Walk<'_, '_>, at: NodeId) -> Vec<BlockFate> {
         let mut fates = walk.nodes[at].holds.take_fates();
         fates.append(&mut self.fates);
         fates
@@ -321,7 +324,7 @@ impl OperandSection {
     /// recorded.
     fn entry_class(&self, program: usize, block: &Block<'_>) -> Option<Class> {
         self.programs.get(program)?.enclosing_operand?;
-        self.entry_classes.get(&block.marks.ticket()).copied()
+        self.entry_classes.get(&block.marks.section_ticket()).copied()
     }
 
     /// Returns a new ticket: a nonzero number that identifies no waiting block yet.
@@ -353,7 +356,7 @@ impl<'a> From<EvaluatedBlock<'a>> for OperandBlock<'a> {
 
 /// Appends the live blocks of the batch that an operand has emitted to the operand's answer.
 fn append_live_blocks<'a>(batch: &Batch<'a>, answer: &mut OperandAnswer<'a>) {
-    let given = lanes(batch.live())
+    let given = lanes(batch.live_lanes())
         .map(|l| OperandBlock { block: batch.block(l), input_index: batch.sequence_number(l) });
     answer.output.extend(given);
 }

@@ -24,7 +24,7 @@ struct CopyingAddFilter(u32);
 
 impl LaneFilter for CopyingAddFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        for l in filter::lanes(batch.live()) {
+        for l in filter::lanes(batch.live_lanes()) {
             let more = block_number(&batch.block(l)).wrapping_add(self.0);
             cx.edit(batch, l, OldBytes::Keep, |bytes| bytes.copy_from_slice(&more.to_be_bytes()));
         }
@@ -315,7 +315,7 @@ impl Source for LongBlockSource {
         intake.append_block_entry(Entry::new(
             pointer,
             context,
-            Marks::bare(FRAGMENTED_FRAME_BYTES_MIN as u32),
+            Marks::for_plain_block(FRAGMENTED_FRAME_BYTES_MIN as u32),
         ));
         self.0 += 1;
         Ok(SourceStatus::Blocks)
@@ -456,14 +456,14 @@ fn d20_linear_pipe_reuses_its_rich_pointers() {
 
 /// A node of a random graph: its operation, and the nodes from which it receives blocks.
 #[derive(Clone, Debug)]
-struct Step {
+struct GraphNode {
     what: u32,
     amount: u32,
     from: Vec<usize>,
     all: bool,
 }
 
-fn random_graph(random: &mut Random) -> Vec<Step> {
+fn random_graph(random: &mut Random) -> Vec<GraphNode> {
     let count = 2 + random.below(9) as usize;
     let step = |i: usize, random: &mut Random| {
         let mut from = vec![random.below(i as u64 + 1) as usize];
@@ -474,7 +474,7 @@ fn random_graph(random: &mut Random) -> Vec<Step> {
             }
         }
         let (what, amount) = (random.below(7) as u32, 1 + random.below(1 << 20) as u32);
-        Step { what, amount, from, all: random.below(2) == 0 }
+        GraphNode { what, amount, from, all: random.below(2) == 0 }
     };
     (0..count).map(|i| step(i, random)).collect()
 }
@@ -489,7 +489,7 @@ enum EditMode {
 
 /// Runs a random graph with a sink after every node. Returns the numbers at each sink, and the
 /// number of in-place edits.
-fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u64) {
+fn run_random_graph(steps: &[GraphNode], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u64) {
     let mut kept: Vec<ReceivedNumbers> = Vec::new();
     let mut a = Assembly::default();
     let mut nodes = vec![a.add_node(number_source(150))];
@@ -536,9 +536,9 @@ fn l1_random_graph_edits_are_visible_only_downstream() {
     for round in 0..400 {
         let steps = random_graph(&mut random);
         let batch = [1, 7, 32, 64][round % 4];
-        let (free, direct) = run_random(&steps, EditMode::Free, batch);
-        let (copies, none) = run_random(&steps, EditMode::Copies, batch);
-        let (batches, _) = run_random(&steps, EditMode::InBatches, batch);
+        let (free, direct) = run_random_graph(&steps, EditMode::Free, batch);
+        let (copies, none) = run_random_graph(&steps, EditMode::Copies, batch);
+        let (batches, _) = run_random_graph(&steps, EditMode::InBatches, batch);
         assert_eq!(free, copies, "{steps:?}");
         let sorted = |all: Vec<Vec<u32>>| -> Vec<Vec<u32>> {
             let sort = |mut one: Vec<u32>| {

@@ -6,9 +6,9 @@ use super::*;
 use crate::space::operands::{OperandExpr, OperandSection};
 use testkit::Random;
 
-type Answers = Box<dyn Fn(u32, &mut u32) -> bool>;
+type ReferenceEvaluation = Box<dyn Fn(u32, &mut u32) -> bool>;
 /// Numbers of blocks, each with the class of its block.
-type Classes = Vec<(u32, u32)>;
+type NumberedClasses = Vec<(u32, u32)>;
 
 /// A random expression in two forms, `light` for a [`Section`] and `heavy` for an
 /// [`OperandSection`], with a reference evaluation.
@@ -17,26 +17,26 @@ struct ExpressionPair {
     heavy: OperandExpr,
     /// Reference evaluation of the expression. Returns true if the section must answer the number,
     /// and sets the class to the result of the last operand that answered.
-    answers: Answers,
+    answers: ReferenceEvaluation,
 }
 
 /// A classifier for a number `n` that gives class `n` to multiples of `n`.
-struct MultipleClass(u32);
+struct DivisorClassifier(u32);
 
-impl Classify for MultipleClass {
+impl Classify for DivisorClassifier {
     fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
         Class(if block_number(block).is_multiple_of(self.0) { self.0 } else { 0 })
     }
 }
 
-/// [`MultipleClass`] as a stream filter that holds each block until three more have arrived, and
-/// creates additional blocks.
-struct HoldingMultipleClass {
+/// [`DivisorClassifier`] as a stream filter that holds each block until three more have arrived,
+/// and creates additional blocks.
+struct HoldingDivisorClassifier {
     held: HeldList,
     of: u32,
 }
 
-impl Stream for HoldingMultipleClass {
+impl Stream for HoldingDivisorClassifier {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let class = Class(if block_number(&block).is_multiple_of(self.of) { self.of } else { 0 });
         cx.hold(&mut self.held, &block.with_class(class), block_number(&block));
@@ -107,8 +107,8 @@ fn random_expr(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) ->
         _ => {
             let of = *random.pick(&[2, 3, 5]);
             let part = match random.below(2) == 0 && slow {
-                true => Filter::stream(HoldingMultipleClass { held: HeldList::default(), of }),
-                false => Filter::classify(MultipleClass(of)),
+                true => Filter::stream(HoldingDivisorClassifier { held: HeldList::default(), of }),
+                false => Filter::classify(DivisorClassifier(of)),
             };
             let at = a.add_operand(create_node("operand", Operator::Filter(part)));
             ExpressionPair {
@@ -136,7 +136,7 @@ fn two_operands(
 /// operands hold blocks. If `heavy` is true, the section is an [`OperandSection`], otherwise a
 /// [`Section`]. Returns all blocks that leave the section, each with its class, and the expected
 /// result.
-fn run_section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
+fn run_section(seed: u64, slow: bool, heavy: bool) -> (NumberedClasses, NumberedClasses) {
     const BLOCK_COUNT: u32 = 300;
     let mut wanted = Vec::new();
     let (mut kept, results) = run_graph(BLOCK_COUNT, 32, |a, from, to| {

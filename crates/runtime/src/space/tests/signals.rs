@@ -15,7 +15,7 @@ struct TrickleSource {
 }
 
 /// Time allowed for the reader to fall asleep, in nanoseconds.
-const PAUSE_NS: u64 = 200_000;
+const READER_SLEEP_PAUSE_NS: u64 = 200_000;
 
 impl Source for TrickleSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
@@ -23,11 +23,12 @@ impl Source for TrickleSource {
             return Ok(SourceStatus::End);
         }
         let now = sys::clock::monotonic_ns();
-        let later = Ok(SourceStatus::Wait { until: Some(now + PAUSE_NS), readable: false });
+        let later =
+            Ok(SourceStatus::Wait { until: Some(now + READER_SLEEP_PAUSE_NS), readable: false });
         if self.arrived.load(Ordering::Acquire) < u64::from(self.numbers.next) {
             return later;
         }
-        if now < *self.idle_since.get_or_insert(now) + PAUSE_NS {
+        if now < *self.idle_since.get_or_insert(now) + READER_SLEEP_PAUSE_NS {
             return later;
         }
         self.idle_since = None;
@@ -139,7 +140,7 @@ fn run_two_spaces(
     results
 }
 
-fn ring_events(results: &SpaceResults) -> WakeupCounts {
+fn export_wakeup_counts(results: &SpaceResults) -> WakeupCounts {
     let mut exports = results.nodes.iter().filter_map(|node| match &node.operator {
         Operator::Export(export) => Some(export.wakeup_counts()),
         _ => None,
@@ -169,7 +170,7 @@ fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, WakeupCounts) {
     let (given_at, at) = (given_at.lock().unwrap(), at.lock().unwrap());
     let mut waits: Vec<u64> = at.iter().zip(&*given_at).map(|(at, given)| at - given).collect();
     waits.sort_unstable();
-    (waits, ring_events(&results[0]))
+    (waits, export_wakeup_counts(&results[0]))
 }
 
 #[test]
@@ -199,6 +200,6 @@ fn k7_steady_stream_is_signalled_in_batches() {
     let sink = Box::new(Collector(Arc::clone(&kept)));
     let results = run_two_spaces(Box::new(numbers), None, sink, WakeupThreshold::default(), 0);
     assert_eq!(kept.lock().unwrap().len(), 200_000);
-    let events = ring_events(&results[0]);
+    let events = export_wakeup_counts(&results[0]);
     assert!(events.total() <= 200_000 / 32, "at most one for 32 blocks: {events:?}");
 }

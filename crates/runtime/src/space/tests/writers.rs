@@ -1,9 +1,9 @@
 //! Tests of writers whose node is removed while filters hold the space's memory.
 
-use super::super::key::NodeKey;
+use super::super::node_key::NodeKey;
 use super::*;
 use endpoint::DropReason;
-use endpoint::written::{WriterSource, WrittenForm, pair};
+use endpoint::external_writers::{WriterForm, WriterSource, create_writer_pair};
 
 /// A filter that holds every block until the end of the run.
 struct HoldAll(HeldList);
@@ -38,25 +38,25 @@ impl Sink for ByteCounter {
 /// Attaches a writer to the source of a space, writes until its socket is full, and removes the
 /// source. Returns the number of bytes written.
 fn write_and_remove_source(space: &mut Space) -> u64 {
-    let (mut outside, inside) = pair().unwrap();
-    let writer = WriterSource::new(inside, WrittenForm::Stream, Class::YES);
-    space.attach_writer(SOURCE, writer).unwrap();
+    let (mut outside, inside) = create_writer_pair().unwrap();
+    let writer = WriterSource::new(inside, WriterForm::Stream, Class::YES);
+    space.attach_writer(SOURCE_NODE_NUMBER, writer).unwrap();
     let mut written = 0;
     while let Some(length) = outside.write(&[7; 16 << 10]).unwrap() {
         written += length as u64;
     }
     assert!(written > 4 << 16, "more than the pool has: {written}");
-    space.retire(&|key| key != NodeKey::Node(SOURCE));
+    space.retire_nodes(&|key| key != NodeKey::Node(SOURCE_NODE_NUMBER));
     assert!(outside.write(b"more").is_err(), "a removed node takes nothing more");
     written
 }
 
 /// Node number of the source in these tests.
-const SOURCE: usize = 7;
+const SOURCE_NODE_NUMBER: usize = 7;
 
 fn silent_source() -> Node {
     let mut source = number_source(0);
-    source.number = SOURCE;
+    source.number = SOURCE_NODE_NUMBER;
     source
 }
 
@@ -67,8 +67,8 @@ fn byte_counter(arrived: &Arc<Mutex<u64>>) -> Node {
 
 /// Returns the number of bytes that left the source, and the number of bytes that the node named
 /// `node` dropped for the reason `why`.
-fn ledger_bytes(ledger: &Ledger, node: &str, why: DropReason) -> (u64, u64) {
-    let source = ledger.filters.iter().find(|node| node.planned == SOURCE).unwrap();
+fn emitted_and_dropped_bytes(ledger: &Ledger, node: &str, why: DropReason) -> (u64, u64) {
+    let source = ledger.filters.iter().find(|node| node.planned == SOURCE_NODE_NUMBER).unwrap();
     let node = ledger.filters.iter().find(|entry| entry.name == node).unwrap();
     let dropped = node.dropped.iter().find(|(known, _)| *known == why);
     (source.made.bytes, dropped.map_or(0, |(_, amount)| amount.bytes))
@@ -86,7 +86,7 @@ fn b7_written_bytes_at_removal_evict_held_blocks_and_are_counted() {
     let mut space = create_space(assembly, vec![Input::Source { node: from, intake: 0 }], 32, 1);
     let written = write_and_remove_source(&mut space);
     let ledger = assert_balanced(&[space.end()]);
-    let (made, evicted) = ledger_bytes(&ledger, "hold", DropReason::Evicted);
+    let (made, evicted) = emitted_and_dropped_bytes(&ledger, "hold", DropReason::Evicted);
     assert!(evicted > 0, "{ledger:?}");
     assert_eq!((made, *arrived.lock().unwrap() + evicted), (written, written));
 }
@@ -117,7 +117,7 @@ fn b7_written_bytes_without_memory_at_removal_are_counted_as_lost() {
     second.ports.doorbell = far;
     let other = std::thread::spawn(move || second.run());
     let ledger = assert_balanced(&[first.end(), other.join().unwrap()]);
-    let (made, lost) = ledger_bytes(&ledger, "numbers", DropReason::NoRoom);
+    let (made, lost) = emitted_and_dropped_bytes(&ledger, "numbers", DropReason::NoRoom);
     assert!(lost > 0, "{ledger:?}");
     assert_eq!((made, *arrived.lock().unwrap() + lost), (written, written));
 }

@@ -12,8 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl<'a> Walk<'_, 'a> {
     pub(super) fn run_sink(&mut self, at: NodeId, batch: &mut Batch<'a>) -> RunResult<'a> {
-        let came = batch.live();
-        let amount = batch.amount(came);
+        let came = batch.live_lanes();
+        let amount = batch.cache_amount_in_lanes(came);
         let now = self.now;
         let node = &mut self.nodes[at];
         let Operator::Sink(part) = &mut node.operator else { return RunResult::Ended };
@@ -36,7 +36,7 @@ impl<'a> Walk<'_, 'a> {
     /// Drops the blocks that exceed the limit on delivered blocks (`-c`).
     pub(super) fn drop_blocks_beyond_limit(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let Some(left) = &self.pass.count_limit else { return };
-        let live = batch.live();
+        let live = batch.live_lanes();
         let may = match &mut self.pass.claims {
             ClaimPolicy::Free => left.claim(live.count_ones()),
             ClaimPolicy::Recorded(noted) => {
@@ -52,7 +52,7 @@ impl<'a> Walk<'_, 'a> {
         };
         let taken: LaneMask = lanes(live).take(may as usize).map(|l| 1 << l).sum();
         if taken != live {
-            let beyond = batch.amount(live & !taken);
+            let beyond = batch.cache_amount_in_lanes(live & !taken);
             self.nodes[at].flow.beyond_count += beyond;
             batch.retain_lanes(taken);
         }
@@ -61,8 +61,8 @@ impl<'a> Walk<'_, 'a> {
     pub(super) fn run_export(&mut self, at: NodeId, batch: &mut Batch<'a>) -> RunResult<'a> {
         let node = &mut self.nodes[at];
         let Operator::Export(export) = &mut node.operator else { return RunResult::Ended };
-        let came = batch.live();
-        let amount = batch.amount(came);
+        let came = batch.live_lanes();
+        let amount = batch.cache_amount_in_lanes(came);
         let before = export.writer_counts();
         export.step = self.pass.finishing_filter;
         match export.put(batch, self.memory, self.pass.sleeps_next) {
@@ -87,7 +87,7 @@ impl<'a> Walk<'_, 'a> {
 
     /// Dispatches a batch to the replicas of a chain. Sends the blocks for replicas in other spaces
     /// first, so that these replicas work in parallel with the replica in this space.
-    pub(super) fn dispatch(&mut self, at: NodeId, batch: &mut Batch<'a>) -> RunResult<'a> {
+    pub(super) fn run_dispatch(&mut self, at: NodeId, batch: &mut Batch<'a>) -> RunResult<'a> {
         let (before, here) = self.nodes.split_at_mut(at);
         let Some((node, behind)) = here.split_first_mut() else { return RunResult::Ended };
         let Operator::Dispatch(dispatcher) = &mut node.operator else { return RunResult::Ended };
@@ -102,7 +102,7 @@ impl<'a> Walk<'_, 'a> {
         };
         let (batch_id, hands) = dispatcher.dispatch(batch, &mut load);
         let here = dispatcher.local_replica();
-        self.count_and_keep_routed_lanes(at, batch, batch.live());
+        self.count_and_keep_routed_lanes(at, batch, batch.live_lanes());
         self.pass.order = last_sequence_number(batch_id);
         if let [(copy, mask)] = hands.as_slice() {
             self.walk_lanes((at, *copy), *mask, batch, 0);
@@ -124,7 +124,7 @@ impl<'a> Walk<'_, 'a> {
         panic: &(dyn std::any::Any + Send),
     ) {
         let block = batch.map(|batch| {
-            let lost = batch.amount(came);
+            let lost = batch.cache_amount_in_lanes(came);
             self.nodes[at].flow.failed += lost;
             batch.block(batch.last_processed_lane())
         });

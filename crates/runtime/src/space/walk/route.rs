@@ -3,8 +3,8 @@
 use super::{Arrival, CYCLE_BATCHES_MAX, HOPS_MAX, WaitingBatch, Walk};
 use crate::ledger::{EdgeKind, must_lose_block};
 use crate::space::arc::{GraphArc, NodeId};
+use crate::space::class_selection::SelectedClasses;
 use crate::space::node::OutputCounters;
-use crate::space::select::SelectedClasses;
 use filter::{Amount, Batch, LaneMask, lanes};
 
 impl<'a> Walk<'_, 'a> {
@@ -35,9 +35,9 @@ impl<'a> Walk<'_, 'a> {
         };
         let mask = match &arc.wanted {
             SelectedClasses::Answered => batch.answered_lanes(),
-            wanted => wanted.select(batch),
+            wanted => wanted.select_lanes(batch),
         };
-        let amount = count_routed(&mut node.flow, batch, mask);
+        let amount = count_routed_lanes(&mut node.flow, batch, mask);
         if self.observed {
             self.pass.observers.before_routing(node, batch, mask, self.now);
         }
@@ -47,7 +47,7 @@ impl<'a> Walk<'_, 'a> {
         if arc.is_direct {
             return Some(Arrival { to: arc.to, branch: arc.branch, amount: arrives });
         }
-        self.queue_at_arc((from, 0), amount, batch, hops);
+        self.queue_batch_on_arc((from, 0), amount, batch, hops);
         None
     }
 
@@ -55,7 +55,7 @@ impl<'a> Walk<'_, 'a> {
     /// Returns true in this case. Otherwise does nothing and returns false.
     #[cold]
     fn route_blocks_singly(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
-        let live = batch.live();
+        let live = batch.live_lanes();
         let split = live.count_ones() > 1 && self.pass.observers.must_split_batches();
         for l in lanes(live).filter(|_| split) {
             let mut one = batch.duplicate();
@@ -79,10 +79,10 @@ impl<'a> Walk<'_, 'a> {
             &mut more
         };
         for (mask, arc) in masks.iter_mut().zip(&self.nodes[from].arcs) {
-            *mask = arc.wanted.select(batch);
+            *mask = arc.wanted.select_lanes(batch);
         }
         if self.shape.numbering_forks[from] {
-            batch.renumber(&mut self.next_sequence_number);
+            batch.renumber_live_blocks(&mut self.next_sequence_number);
         }
         let any = masks.iter().fold(0, |a, b| a | b);
         self.count_and_keep_routed_lanes(from, batch, any);
@@ -92,7 +92,7 @@ impl<'a> Walk<'_, 'a> {
             self.walk_lanes((from, arc), *mask, &mut copy, hops);
         }
         batch.retain_lanes(masks[last]);
-        let amount = batch.amount(masks[last]);
+        let amount = batch.cache_amount_in_lanes(masks[last]);
         self.send_batch_over_arc((from, last), amount, batch, hops)
     }
 
@@ -106,7 +106,7 @@ impl<'a> Walk<'_, 'a> {
         hops: u8,
     ) {
         batch.retain_lanes(mask);
-        let amount = batch.amount(mask);
+        let amount = batch.cache_amount_in_lanes(mask);
         if let Some(arrival) = self.send_batch_over_arc(arc, amount, batch, hops) {
             self.enter_node(arrival, batch, hops);
         }
@@ -121,7 +121,7 @@ impl<'a> Walk<'_, 'a> {
         wanted: LaneMask,
     ) -> Amount {
         let node = &mut self.nodes[from];
-        let routed = count_routed(&mut node.flow, batch, wanted);
+        let routed = count_routed_lanes(&mut node.flow, batch, wanted);
         if self.observed {
             self.pass.observers.before_routing(node, batch, wanted, self.now);
         }
@@ -144,14 +144,14 @@ impl<'a> Walk<'_, 'a> {
         if edge.is_direct {
             return Some(Arrival { to: edge.to, branch: edge.branch, amount: arrives });
         }
-        self.queue_at_arc((from, arc), amount, batch, hops);
+        self.queue_batch_on_arc((from, arc), amount, batch, hops);
         None
     }
 
     /// Queues a batch on an arc that leads to a join or is a back edge: arc `arc` of node `from`.
     /// On a back edge, drops the batch if it has already followed the maximum number of back edges,
     /// or if the work list is full.
-    fn queue_at_arc(
+    fn queue_batch_on_arc(
         &mut self,
         (from, arc): (NodeId, usize),
         amount: Amount,
@@ -175,12 +175,16 @@ impl<'a> Walk<'_, 'a> {
 /// Counts the lanes in `wanted` as routed, and the other live lanes as unselected. Returns the
 /// amount of routed blocks and bytes.
 #[inline]
-fn count_routed(flow: &mut OutputCounters, batch: &mut Batch<'_>, wanted: LaneMask) -> Amount {
-    let rest = batch.live() & !wanted;
+fn count_routed_lanes(
+    flow: &mut OutputCounters,
+    batch: &mut Batch<'_>,
+    wanted: LaneMask,
+) -> Amount {
+    let rest = batch.live_lanes() & !wanted;
     if rest != 0 {
         flow.unselected += batch.amount_in_lanes(rest);
     }
-    let routed = batch.amount(wanted);
+    let routed = batch.cache_amount_in_lanes(wanted);
     flow.routed += routed;
     routed
 }
@@ -199,12 +203,12 @@ pub(super) fn count_put_blocks(
         return amount;
     }
     drop_one_block(batch);
-    batch.amount(batch.live())
+    batch.cache_amount_in_lanes(batch.live_lanes())
 }
 
 /// Drops one block of the batch. Called only in fault-injection builds.
 #[cold]
 fn drop_one_block(batch: &mut Batch<'_>) {
-    let first = batch.live() & batch.live().wrapping_neg();
+    let first = batch.live_lanes() & batch.live_lanes().wrapping_neg();
     batch.retain_lanes(!first);
 }

@@ -1,8 +1,8 @@
 //! Evaluation of Boolean sections on one batch.
 
 use super::Walk;
+use crate::space::class_selection::SelectedClasses;
 use crate::space::section::Section;
-use crate::space::select::SelectedClasses;
 use abi::Class;
 use filter::{Batch, LANES, LaneMask, lanes};
 
@@ -23,7 +23,7 @@ impl Section {
     /// block that the section answers gets the class [`SectionClasses::result`], any other block
     /// class 0. No lane ends.
     pub(super) fn set_section_answers<'a>(&self, walk: &mut Walk<'_, 'a>, batch: &mut Batch<'a>) {
-        let all = batch.live();
+        let all = batch.live_lanes();
         let mut entry = [Class::NONE; LANES];
         let mut result = [Class::YES; LANES];
         for l in lanes(all) {

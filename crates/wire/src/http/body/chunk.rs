@@ -5,7 +5,7 @@ use crate::http::fields::is_token_byte;
 
 impl Body {
     /// Advances the state of a chunked body by one byte of framing.
-    pub(super) fn step(&mut self, byte: u8) -> Result<(), HttpFault> {
+    pub(super) fn advance_framing(&mut self, byte: u8) -> Result<(), HttpFault> {
         let lenient = self.lenient != 0;
         self.state = match self.state {
             BEFORE_FIRST_SIZE | BEFORE_CHUNK_SIZE | IN_SIZE_DIGITS => {

@@ -1,7 +1,7 @@
 //! Tests that peeked bytes equal the written bytes, regardless of changes to the ring in between.
 
 use crate::stream::{Config, Input, Output, stream};
-use crate::{Fault, Policy};
+use crate::{Fault, OverflowPolicy};
 use abi::DbufId;
 use std::os::fd::AsFd;
 use testkit::Random;
@@ -78,7 +78,7 @@ fn d10_untrusted_writer_or_lossy_ring_cannot_be_peeked() {
     output.flush();
     let mut input = offers.remove(0).open().unwrap();
     assert_eq!(input.peek(), Err(Fault::Foreign), "not opened trusting");
-    let (_output, mut input) = open_trusted(&stream_config().policy(Policy::Overwrite));
+    let (_output, mut input) = open_trusted(&stream_config().policy(OverflowPolicy::Overwrite));
     assert_eq!(input.peek(), Err(Fault::Lossy));
     // The kernel reports the creator of the memory. Only root can change the owner of a file.
     let (_output, mut offers) = stream(&stream_config()).unwrap();

@@ -14,7 +14,7 @@ use super::super::condition::{
 use super::super::error::ExpressionError;
 use super::load::{HeaderBase, HeaderField, LoadSize};
 use super::protocol::ip_protocol_number;
-use super::{Code, Generated, Generator, comparison_operator};
+use super::{Code, GenerateResult, Generator, comparison_operator};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
 use crate::insn::{Alu, Cond};
@@ -36,7 +36,7 @@ impl Generator<'_> {
         relation: Cond,
         left: &Arithmetic,
         right: &Arithmetic,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         let (a, b) = (self.fold_constant(left)?, self.fold_constant(right)?);
         let (op, wanted) = comparison_operator(relation);
         let (given, test) = match (a, b) {
@@ -68,7 +68,7 @@ impl Generator<'_> {
 
     /// Returns the value of an arithmetic expression if it is constant; `None` if it depends on the
     /// frame. Fails if a constant divisor is 0 or a constant shift exceeds 31 bits.
-    fn fold_constant(&self, value: &Arithmetic) -> Generated<Option<u32>> {
+    fn fold_constant(&self, value: &Arithmetic) -> GenerateResult<Option<u32>> {
         match value {
             Arithmetic::Number(number) => Ok(Some(*number)),
             Arithmetic::Length | Arithmetic::Index { .. } => Ok(None),
@@ -93,7 +93,7 @@ impl Generator<'_> {
 
     /// Returns code that computes a value in A, and the condition under which the frame contains
     /// the value. The code stores intermediate results in the scratch words from number `free` on.
-    fn lower_value(&mut self, value: &Arithmetic, free: u32) -> Generated<LoweredValue> {
+    fn lower_value(&mut self, value: &Arithmetic, free: u32) -> GenerateResult<LoweredValue> {
         if let Some(number) = self.fold_constant(value)? {
             return Ok(LoweredValue {
                 lines: vec![load_a_constant(number)],
@@ -150,7 +150,7 @@ impl Generator<'_> {
         offset: &Arithmetic,
         size: u32,
         free: u32,
-    ) -> Generated<LoweredValue> {
+    ) -> GenerateResult<LoweredValue> {
         let size = match size {
             1 => LoadSize::Byte,
             2 => LoadSize::Half,
@@ -189,7 +189,7 @@ impl Generator<'_> {
 
     /// Returns the position from which offsets in the header of `protocol` are measured, and the
     /// condition under which the frame contains this header.
-    fn locate_header(&mut self, protocol: Protocol) -> Generated<(HeaderBase, Condition)> {
+    fn locate_header(&mut self, protocol: Protocol) -> GenerateResult<(HeaderBase, Condition)> {
         match protocol {
             Protocol::Radio => match self.link {
                 L::IEEE802_11_RADIO_AVS | L::IEEE802_11_RADIO | L::PRISM_HEADER => {

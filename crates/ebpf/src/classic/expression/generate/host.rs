@@ -8,7 +8,7 @@ use super::super::condition::Condition;
 use super::super::error::ExpressionError;
 use super::link_protocol::{ETHERTYPE_ARP, ETHERTYPE_IP, ETHERTYPE_IPV6, ETHERTYPE_RARP};
 use super::load::HeaderBase;
-use super::{Generated, Generator};
+use super::{GenerateResult, Generator};
 
 /// Maximum number of addresses, per IP version, that a name may resolve to.
 const ADDRESSES_MAX: usize = 100;
@@ -44,7 +44,7 @@ impl Generator<'_> {
         nets: &[Ipv4Net],
         wanted: bool,
         thing: &str,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         self.reject_wlan_direction(q.direction)?;
         let Some(protocol) = q.protocol else {
             let ip = self.test_nets_in_protocol(ETHERTYPE_IP, q.direction, nets, wanted)?;
@@ -74,7 +74,7 @@ impl Generator<'_> {
         direction: Option<DirQualifier>,
         nets: &[Ipv4Net],
         wanted: bool,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         let carried = self.test_link_protocol(link_protocol)?;
         if carried == Condition::Never {
             return Ok(carried);
@@ -97,7 +97,7 @@ impl Generator<'_> {
         nets: &[Ipv6Net],
         wanted: bool,
         thing: &str,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         self.reject_wlan_direction(q.direction)?;
         if let Some(other) = q.protocol
             && other != Protocol::Ip6
@@ -114,7 +114,7 @@ impl Generator<'_> {
         Ok(carried.and(any.negate_unless(wanted)))
     }
 
-    fn test_ipv6_address_field(&mut self, at: u32, net: &Ipv6Net) -> Generated<Condition> {
+    fn test_ipv6_address_field(&mut self, at: u32, net: &Ipv6Net) -> GenerateResult<Condition> {
         let words = |value: u128| [96, 64, 32, 0].map(|shift| (value >> shift) as u32);
         let (address, mask) = (words(net.address.to_bits()), words(net.mask));
         let mut condition = Condition::Always;
@@ -137,8 +137,8 @@ impl Generator<'_> {
         direction: Option<DirQualifier>,
         source: u32,
         target: u32,
-        test: impl Fn(&mut Self, u32) -> Generated<Condition>,
-    ) -> Generated<Condition> {
+        test: impl Fn(&mut Self, u32) -> GenerateResult<Condition>,
+    ) -> GenerateResult<Condition> {
         self.combine_by_direction(direction, |g| test(g, source), |g| test(g, target))
     }
 
@@ -147,9 +147,9 @@ impl Generator<'_> {
     pub(super) fn combine_by_direction(
         &mut self,
         direction: Option<DirQualifier>,
-        source: impl FnOnce(&mut Self) -> Generated<Condition>,
-        target: impl FnOnce(&mut Self) -> Generated<Condition>,
-    ) -> Generated<Condition> {
+        source: impl FnOnce(&mut Self) -> GenerateResult<Condition>,
+        target: impl FnOnce(&mut Self) -> GenerateResult<Condition>,
+    ) -> GenerateResult<Condition> {
         match direction {
             Some(DirQualifier::Source) => source(self),
             Some(DirQualifier::Target) => target(self),
@@ -161,7 +161,10 @@ impl Generator<'_> {
 
     /// Fails if `direction` is a qualifier that applies only to 802.11 frames, such as `ra` or
     /// `ta`.
-    pub(super) fn reject_wlan_direction(&self, direction: Option<DirQualifier>) -> Generated<()> {
+    pub(super) fn reject_wlan_direction(
+        &self,
+        direction: Option<DirQualifier>,
+    ) -> GenerateResult<()> {
         match direction.filter(|direction| direction.is_wlan()) {
             None => Ok(()),
             Some(wlan) => Err(self.wlan_only_error(wlan)),
@@ -183,7 +186,7 @@ impl Generator<'_> {
         q: Qualifiers,
         name: &str,
         gateway: bool,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         let addresses = self
             .options
             .resolver

@@ -5,12 +5,12 @@ use std::net::Ipv6Addr;
 
 use super::super::ast::{Identifier, Protocol, Qualifiers, TypeQualifier, format_id};
 use super::super::condition::Condition;
-use super::super::names;
+use super::super::word_tables;
 use super::host::{Ipv4Net, Ipv6Net};
-use super::{Generated, Generator};
+use super::{GenerateResult, Generator};
 
 impl Generator<'_> {
-    pub(super) fn lower_id(&mut self, q: Qualifiers, id: &Identifier) -> Generated<Condition> {
+    pub(super) fn lower_id(&mut self, q: Qualifiers, id: &Identifier) -> GenerateResult<Condition> {
         match id {
             Identifier::Name(name) => self.lower_name(q, name),
             Identifier::Number(number) => self.lower_number(q, *number),
@@ -53,7 +53,7 @@ impl Generator<'_> {
         }
     }
 
-    fn lower_name(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
+    fn lower_name(&mut self, q: Qualifiers, name: &str) -> GenerateResult<Condition> {
         match q.kind {
             Some(TypeQualifier::Net) => {
                 let number =
@@ -81,13 +81,13 @@ impl Generator<'_> {
         }
     }
 
-    fn resolve_protocol(&self, q: Qualifiers, name: &str) -> Generated<u32> {
+    fn resolve_protocol(&self, q: Qualifiers, name: &str) -> GenerateResult<u32> {
         let number = match q.protocol {
             None | Some(Protocol::Ip | Protocol::Ip6) => {
                 self.options.resolver.resolve_protocol(name).map(u32::from)
             }
-            Some(Protocol::Link) => names::find_word_value(names::LINK_PROTOCOLS, name),
-            Some(Protocol::Iso) => names::find_word_value(names::ISO_PROTOCOLS, name),
+            Some(Protocol::Link) => word_tables::find_word_value(word_tables::LINK_PROTOCOLS, name),
+            Some(Protocol::Iso) => word_tables::find_word_value(word_tables::ISO_PROTOCOLS, name),
             _ => None,
         };
         number.ok_or_else(|| {
@@ -97,7 +97,7 @@ impl Generator<'_> {
         })
     }
 
-    fn lower_number(&mut self, q: Qualifiers, number: u32) -> Generated<Condition> {
+    fn lower_number(&mut self, q: Qualifiers, number: u32) -> GenerateResult<Condition> {
         match q.kind {
             None | Some(TypeQualifier::Host) => self.lower_address(
                 q,
@@ -118,7 +118,12 @@ impl Generator<'_> {
         }
     }
 
-    fn lower_address(&mut self, q: Qualifiers, net: Ipv4Net, text: &str) -> Generated<Condition> {
+    fn lower_address(
+        &mut self,
+        q: Qualifiers,
+        net: Ipv4Net,
+        text: &str,
+    ) -> GenerateResult<Condition> {
         match q.kind {
             None | Some(TypeQualifier::Host | TypeQualifier::Net) => {}
             Some(kind) => return Err(self.invalid_qualifier_error(kind.keyword(), text)),
@@ -136,7 +141,7 @@ impl Generator<'_> {
         id: &Identifier,
         text: &str,
         mask: u32,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         let (address, _) = self.parse_dotted_bytes(text)?;
         let whole = format_id(id);
         if address & !mask != 0 {
@@ -155,7 +160,7 @@ impl Generator<'_> {
         q: Qualifiers,
         address: Ipv6Addr,
         length: u32,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         self.check_maximum("prefix length", length, 128)?;
         let net = Ipv6Net::new(address, length);
         let whole = format_id(&Identifier::Ip6(address, length));
@@ -176,7 +181,7 @@ impl Generator<'_> {
 
     /// Parses one to four decimal bytes separated by dots, most significant first. Returns their
     /// value and their total length in bits.
-    fn parse_dotted_bytes(&self, text: &str) -> Generated<(u32, u32)> {
+    fn parse_dotted_bytes(&self, text: &str) -> GenerateResult<(u32, u32)> {
         let mut value = 0u32;
         let mut bits = 0;
         for part in text.split('.') {

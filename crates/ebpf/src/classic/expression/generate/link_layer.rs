@@ -3,16 +3,16 @@
 use super::super::ast::LlcFrameType;
 use super::super::condition::{Condition, alu_k, compare_k, non_branching};
 use super::load::HeaderBase;
-use super::{Generated, Generator};
-use crate::classic::insn::{ANCILLARY, code};
+use super::{GenerateResult, Generator};
+use crate::classic::insn::{ANCILLARY_OFFSET, code};
 use crate::classic::link::LinkType as L;
 
 /// Kernel packet type of frames that this host sends (`PACKET_OUTGOING`).
 const PACKET_OUTGOING: u32 = 4;
 /// Offset of an ancillary load of the packet type (`SKF_AD_PKTTYPE`).
-const PACKET_TYPE_OFFSET: u32 = ANCILLARY + 4;
+const PACKET_TYPE_OFFSET: u32 = ANCILLARY_OFFSET + 4;
 /// Offset of an ancillary load of the interface index (`SKF_AD_IFINDEX`).
-const INTERFACE_INDEX_OFFSET: u32 = ANCILLARY + 8;
+const INTERFACE_INDEX_OFFSET: u32 = ANCILLARY_OFFSET + 8;
 
 /// Mask of the LLC control field bits that identify the kind of a supervisory frame.
 const SUPERVISORY_MASK: u32 = 0x0f;
@@ -20,7 +20,7 @@ const SUPERVISORY_MASK: u32 = 0x0f;
 const UNNUMBERED_MASK: u32 = 0xef;
 
 impl Generator<'_> {
-    pub(super) fn test_llc(&mut self, llc: LlcFrameType) -> Generated<Condition> {
+    pub(super) fn test_llc(&mut self, llc: LlcFrameType) -> GenerateResult<Condition> {
         let any = self.test_llc_presence()?;
         let control = |g: &mut Self, k, mask| g.test_masked_equal(HeaderBase::Llc.byte(2), k, mask);
         let kind = match llc {
@@ -34,7 +34,7 @@ impl Generator<'_> {
         Ok(any.and(kind))
     }
 
-    fn test_llc_presence(&mut self) -> Generated<Condition> {
+    fn test_llc_presence(&mut self) -> GenerateResult<Condition> {
         match self.link {
             L::EN10MB | L::DSA_TAG_BRCM | L::DSA_TAG_DSA => {
                 let length = self.test_field(HeaderBase::Protocol.half(0), code::JGT, 1500)?.not();
@@ -46,7 +46,7 @@ impl Generator<'_> {
         }
     }
 
-    pub(super) fn test_direction(&mut self, outbound: bool) -> Generated<Condition> {
+    pub(super) fn test_direction(&mut self, outbound: bool) -> GenerateResult<Condition> {
         let either_value = |out, within| if outbound { out } else { within };
         match self.link {
             L::SLIP | L::PPP_PPPD => {
@@ -80,7 +80,7 @@ impl Generator<'_> {
         }
     }
 
-    pub(super) fn test_interface(&mut self, index: u32) -> Generated<Condition> {
+    pub(super) fn test_interface(&mut self, index: u32) -> GenerateResult<Condition> {
         if self.link == L::LINUX_SLL2 {
             return self.test_equal(HeaderBase::Header.word(4), index);
         }
@@ -91,7 +91,7 @@ impl Generator<'_> {
 
     /// Fails if the frames come from a file, because they then lack the kernel metadata that the
     /// keyword `word` tests.
-    fn require_metadata(&self, word: &str) -> Generated<()> {
+    fn require_metadata(&self, word: &str) -> GenerateResult<()> {
         if self.options.live_metadata {
             return Ok(());
         }

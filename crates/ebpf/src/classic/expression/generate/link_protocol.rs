@@ -9,7 +9,7 @@ use super::super::error::ErrorKind;
 use super::super::error::ExpressionError;
 use super::super::options::AddressFamilies;
 use super::load::HeaderBase;
-use super::{Generated, Generator};
+use super::{GenerateResult, Generator};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
 
@@ -56,7 +56,7 @@ pub(super) const NLPID_ISIS: u32 = 0x83;
 impl Generator<'_> {
     /// Returns the condition that the frame carries `protocol`. As in libpcap, the condition holds
     /// for every Juniper frame.
-    pub(super) fn test_link_protocol(&mut self, protocol: u32) -> Generated<Condition> {
+    pub(super) fn test_link_protocol(&mut self, protocol: u32) -> GenerateResult<Condition> {
         if self.mpls_depth > 0 {
             return self.test_protocol_after_mpls(protocol);
         }
@@ -126,7 +126,7 @@ impl Generator<'_> {
         &mut self,
         protocol: u32,
         numbers: &[(u32, u32)],
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         match numbers.iter().find(|(known, _)| *known == protocol) {
             Some((_, number)) => self.test_equal(HeaderBase::Protocol.byte(0), *number),
             None => Ok(Condition::Never),
@@ -138,14 +138,14 @@ impl Generator<'_> {
         &mut self,
         base: HeaderBase,
         version: u32,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         self.test_masked_equal(base.byte(0), version << 4, 0xf0)
     }
 
     /// Returns the condition that the EtherType or, if there is an LLC header, the LLC header
     /// indicates `protocol`. An Ethernet frame has an LLC header if its type field is a length, and
     /// a Linux cooked frame if its type field has a reserved value.
-    fn test_ethernet_protocol(&mut self, protocol: u32) -> Generated<Condition> {
+    fn test_ethernet_protocol(&mut self, protocol: u32) -> GenerateResult<Condition> {
         const COOKED_LLC: u32 = 4;
         const COOKED_NOVELL: u32 = 1;
         let cooked = self.link == L::LINUX_SLL;
@@ -200,7 +200,7 @@ impl Generator<'_> {
 
     /// Returns the condition that the frame carries `protocol`, for link types whose payload begins
     /// with an LLC header.
-    fn test_llc_protocol(&mut self, protocol: u32) -> Generated<Condition> {
+    fn test_llc_protocol(&mut self, protocol: u32) -> GenerateResult<Condition> {
         match protocol {
             SAP_IP | SAP_ISO | SAP_NETBEUI => {
                 self.test_equal(HeaderBase::Llc.half(0), protocol << 8 | protocol)
@@ -218,13 +218,17 @@ impl Generator<'_> {
     }
 
     /// Returns the condition that the frame has a SNAP header with this organization and protocol.
-    fn test_snap_protocol(&mut self, organization: u32, protocol: u32) -> Generated<Condition> {
+    fn test_snap_protocol(
+        &mut self,
+        organization: u32,
+        protocol: u32,
+    ) -> GenerateResult<Condition> {
         let [_, a, b, c] = organization.to_be_bytes();
         let [_, _, d, e] = protocol.to_be_bytes();
         self.test_bytes(HeaderBase::Llc, 0, &[0xaa, 0xaa, 0x03, a, b, c, d, e])
     }
 
-    fn test_ppp_protocol(&mut self, protocol: u32) -> Generated<Condition> {
+    fn test_ppp_protocol(&mut self, protocol: u32) -> GenerateResult<Condition> {
         /// PPP number of TCP/IP with Van Jacobson compression.
         const VJ_COMPRESSED: u32 = 0x002d;
         /// PPP number of TCP/IP that Van Jacobson compression left uncompressed.
@@ -252,7 +256,7 @@ impl Generator<'_> {
         Ok(own.or(compressed).or(uncompressed))
     }
 
-    fn test_loopback_protocol(&mut self, protocol: u32) -> Generated<Condition> {
+    fn test_loopback_protocol(&mut self, protocol: u32) -> GenerateResult<Condition> {
         let in_order = self.link == L::LOOP;
         match self.options.address_families {
             AddressFamilies::Any if in_order => self.test_address_family(protocol, false),
@@ -267,7 +271,7 @@ impl Generator<'_> {
 
     /// Returns the condition that the first word of the loopback header is the address family of
     /// `protocol`, byte-swapped if `swapped` is true.
-    fn test_address_family(&mut self, protocol: u32, swapped: bool) -> Generated<Condition> {
+    fn test_address_family(&mut self, protocol: u32, swapped: bool) -> GenerateResult<Condition> {
         let numbers: &[u32] = match (protocol, self.options.address_families) {
             (ETHERTYPE_IP, AddressFamilies::Any) => &[2],
             (ETHERTYPE_IPV6, AddressFamilies::Any) => &[30, 24, 28],
@@ -283,7 +287,7 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    fn test_frame_relay_protocol(&mut self, protocol: u32) -> Generated<Condition> {
+    fn test_frame_relay_protocol(&mut self, protocol: u32) -> GenerateResult<Condition> {
         match protocol {
             ETHERTYPE_IP => self.test_frame_relay_nlpid(0xcc),
             ETHERTYPE_IPV6 => self.test_frame_relay_nlpid(0x8e),
@@ -296,13 +300,13 @@ impl Generator<'_> {
         }
     }
 
-    pub(super) fn test_frame_relay_nlpid(&mut self, nlpid: u32) -> Generated<Condition> {
+    pub(super) fn test_frame_relay_nlpid(&mut self, nlpid: u32) -> GenerateResult<Condition> {
         self.test_equal(HeaderBase::Header.half(2), 0x0300 | nlpid)
     }
 
     /// Returns the condition that the frame inside the current tunnel begins with a link header.
     /// Returns `None` outside of tunnels.
-    pub(super) fn preceding_header_condition(&mut self) -> Generated<Option<Condition>> {
+    pub(super) fn preceding_header_condition(&mut self) -> GenerateResult<Option<Condition>> {
         self.is_in_tunnel.then(|| self.test_inner_header()).transpose()
     }
 }

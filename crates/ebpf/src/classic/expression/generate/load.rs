@@ -5,7 +5,7 @@ use super::super::condition::{
 };
 use super::super::error::ErrorKind;
 use super::super::error::ExpressionError;
-use super::{Code, Generated, Generator, HEADER_OFFSET_WORD, Offset, PAYLOAD_OFFSET_WORD};
+use super::{Code, GenerateResult, Generator, HEADER_OFFSET_WORD, Offset, PAYLOAD_OFFSET_WORD};
 use crate::classic::insn::code;
 
 /// The position in the frame from which an offset is measured.
@@ -72,7 +72,7 @@ impl HeaderBase {
 
 impl Generator<'_> {
     /// Returns code that loads a header field into A.
-    pub(super) fn load_field(&mut self, field: HeaderField) -> Generated<Code> {
+    pub(super) fn load_field(&mut self, field: HeaderField) -> GenerateResult<Code> {
         let HeaderField { base, offset, size } = field;
         let (mut lines, constant, indirect) = self.load_base_offset(base)?;
         let mode = if indirect { code::IND } else { code::ABS };
@@ -82,7 +82,10 @@ impl Generator<'_> {
 
     /// Returns code that loads the varying part of the offset of `base` into X. Also returns the
     /// constant part of the offset, and true if there is a varying part.
-    pub(super) fn load_base_offset(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
+    pub(super) fn load_base_offset(
+        &mut self,
+        base: HeaderBase,
+    ) -> GenerateResult<(Code, u32, bool)> {
         let place = self.base_offset(base)?;
         if base == HeaderBase::TransportIp4 {
             return Ok((self.load_header_length_to_x(place), place.constant, true));
@@ -95,7 +98,7 @@ impl Generator<'_> {
 
     /// Returns the offset of `base`. For [`HeaderBase::TransportIp4`], returns the offset of the
     /// IPv4 header instead.
-    pub(super) fn base_offset(&self, base: HeaderBase) -> Generated<Offset> {
+    pub(super) fn base_offset(&self, base: HeaderBase) -> GenerateResult<Offset> {
         let payload = || self.payload.ok_or_else(|| self.no_offset_error());
         Ok(match base {
             HeaderBase::Packet => Offset { constant: 0, word: None },
@@ -143,12 +146,12 @@ impl Generator<'_> {
         field: HeaderField,
         op: u16,
         k: u32,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         Ok(compare_k(self.load_field(field)?, op, k))
     }
 
     /// Returns the condition that a field equals the constant `k`.
-    pub(super) fn test_equal(&mut self, field: HeaderField, k: u32) -> Generated<Condition> {
+    pub(super) fn test_equal(&mut self, field: HeaderField, k: u32) -> GenerateResult<Condition> {
         self.test_field(field, code::JEQ, k)
     }
 
@@ -158,7 +161,7 @@ impl Generator<'_> {
         field: HeaderField,
         k: u32,
         mask: u32,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         match mask {
             0 if k == 0 => Ok(Condition::Always),
             0 => Ok(Condition::Never),
@@ -173,7 +176,7 @@ impl Generator<'_> {
         field: HeaderField,
         mask: u32,
         (op, k): (u16, u32),
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         let mut lines = self.load_field(field)?;
         if mask != u32::MAX {
             lines.push(alu_k(code::AND, mask));
@@ -182,7 +185,11 @@ impl Generator<'_> {
     }
 
     /// Returns the condition that a field has at least one of `bits` set.
-    pub(super) fn test_any_bit(&mut self, field: HeaderField, bits: u32) -> Generated<Condition> {
+    pub(super) fn test_any_bit(
+        &mut self,
+        field: HeaderField,
+        bits: u32,
+    ) -> GenerateResult<Condition> {
         self.test_field(field, code::JSET, bits)
     }
 
@@ -193,7 +200,7 @@ impl Generator<'_> {
         base: HeaderBase,
         offset: u32,
         bytes: &[u8],
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         let mut condition = Condition::Always;
         let mut rest = bytes;
         while let Some((before, last)) = rest.split_last_chunk::<4>() {

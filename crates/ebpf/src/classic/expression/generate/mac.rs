@@ -4,7 +4,7 @@ use super::super::ast::{DirQualifier, Protocol, Qualifiers};
 use super::super::condition::Condition;
 use super::link_protocol::{ETHERTYPE_IP, ETHERTYPE_IPV6};
 use super::load::HeaderBase;
-use super::{Generated, Generator};
+use super::{GenerateResult, Generator};
 use crate::classic::link::LinkType as L;
 
 impl Generator<'_> {
@@ -15,7 +15,7 @@ impl Generator<'_> {
         direction: Option<DirQualifier>,
         address: [u8; 6],
         thing: &str,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         let mut inner = None;
         let (source, target) = match self.link {
             link if link.is_ethernet() => {
@@ -42,7 +42,7 @@ impl Generator<'_> {
         direction: Option<DirQualifier>,
         address: u8,
         thing: &str,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         let (source, target) = match self.link {
             L::ARCNET | L::ARCNET_LINUX => (0, 1),
             L::BACNET_MS_TP => (4, 3),
@@ -61,7 +61,7 @@ impl Generator<'_> {
         direction: Option<DirQualifier>,
         name: &str,
         thing: &str,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         if !self.link.has_mac() {
             return Err(self.unsupported_on_link_error(thing));
         }
@@ -74,7 +74,7 @@ impl Generator<'_> {
 
     /// Returns the condition that the frame passes through a gateway: it has the gateway's link
     /// address but not the gateway's IP address.
-    pub(super) fn test_gateway(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
+    pub(super) fn test_gateway(&mut self, q: Qualifiers, name: &str) -> GenerateResult<Condition> {
         match q.protocol {
             None | Some(Protocol::Ip | Protocol::Arp | Protocol::Rarp) => {}
             Some(other) => return Err(self.invalid_qualifier_error(other.keyword(), "gateway")),
@@ -90,7 +90,10 @@ impl Generator<'_> {
         Ok(link.and(self.test_host_name(either, name, true)?))
     }
 
-    pub(super) fn test_broadcast(&mut self, protocol: Option<Protocol>) -> Generated<Condition> {
+    pub(super) fn test_broadcast(
+        &mut self,
+        protocol: Option<Protocol>,
+    ) -> GenerateResult<Condition> {
         match protocol {
             None | Some(Protocol::Link) => match self.link {
                 L::ARCNET | L::ARCNET_LINUX => {
@@ -116,7 +119,10 @@ impl Generator<'_> {
         }
     }
 
-    pub(super) fn test_multicast(&mut self, protocol: Option<Protocol>) -> Generated<Condition> {
+    pub(super) fn test_multicast(
+        &mut self,
+        protocol: Option<Protocol>,
+    ) -> GenerateResult<Condition> {
         match protocol {
             None | Some(Protocol::Link) => self.test_link_multicast(),
             Some(Protocol::Ip) => {
@@ -131,7 +137,7 @@ impl Generator<'_> {
         }
     }
 
-    fn test_link_multicast(&mut self) -> Generated<Condition> {
+    fn test_link_multicast(&mut self) -> GenerateResult<Condition> {
         match self.link {
             L::ARCNET | L::ARCNET_LINUX => {
                 self.test_one_byte_mac(Some(DirQualifier::Target), 0, "multicast")
@@ -148,7 +154,7 @@ impl Generator<'_> {
     }
 
     /// Returns the condition that the group bit of the link address at offset `at` is set.
-    pub(super) fn test_group_bit(&mut self, at: u32) -> Generated<Condition> {
+    pub(super) fn test_group_bit(&mut self, at: u32) -> GenerateResult<Condition> {
         self.test_any_bit(HeaderBase::Header.byte(at), 0x01)
     }
 }

@@ -34,7 +34,7 @@ use crate::classic::insn::code;
 use crate::insn::Cond;
 use load::HeaderBase;
 
-type Generated<T> = Result<T, ExpressionError>;
+type GenerateResult<T> = Result<T, ExpressionError>;
 
 /// Maximum number of tests in a condition: twice the maximum number of instructions, because
 /// optimization may drop many tests.
@@ -51,7 +51,7 @@ pub(super) fn generate(
     tree: Option<&Tree>,
     link: LinkType,
     options: &Options<'_>,
-) -> Generated<Condition> {
+) -> GenerateResult<Condition> {
     let Some(layout) = link_layout(link) else {
         return Err(ExpressionError {
             span: 0..0,
@@ -143,7 +143,7 @@ struct Generator<'a> {
 }
 
 impl Generator<'_> {
-    fn lower_tree(&mut self, tree: &Tree) -> Generated<Condition> {
+    fn lower_tree(&mut self, tree: &Tree) -> GenerateResult<Condition> {
         match tree {
             Tree::Not(inner) => Ok(self.lower_tree(inner)?.not()),
             Tree::All(trees) => self.fold_trees(trees, Condition::and),
@@ -165,7 +165,7 @@ impl Generator<'_> {
         &mut self,
         trees: &[Tree],
         join: impl Fn(Condition, Condition) -> Condition,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         let mut joined: Option<Condition> = None;
         for tree in trees {
             let next = self.lower_tree(tree)?;
@@ -177,7 +177,7 @@ impl Generator<'_> {
         Ok(joined.unwrap_or(Condition::Always))
     }
 
-    fn lower_primitive(&mut self, primitive: &Primitive) -> Generated<Condition> {
+    fn lower_primitive(&mut self, primitive: &Primitive) -> GenerateResult<Condition> {
         match primitive {
             Primitive::Protocol(protocol) => self.test_protocol(*protocol),
             Primitive::Id(qualifiers, id) => self.lower_id(*qualifiers, id),
@@ -203,7 +203,7 @@ impl Generator<'_> {
         }
     }
 
-    fn test_byte(&mut self, offset: u32, op: ByteOp, value: u32) -> Generated<Condition> {
+    fn test_byte(&mut self, offset: u32, op: ByteOp, value: u32) -> GenerateResult<Condition> {
         self.check_maximum("byte argument", value, 0xff)?;
         let mut lines = self.load_field(HeaderBase::Header.byte(offset))?;
         Ok(match op {
@@ -228,7 +228,7 @@ impl Generator<'_> {
     }
 
     /// Allocates a scratch word for a varying offset. Fails if all words are in use.
-    fn allocate_word(&mut self) -> Generated<u32> {
+    fn allocate_word(&mut self) -> GenerateResult<u32> {
         if self.lowest_offset_word <= 1 {
             let what = "too many nested headers: no scratch word is left";
             return Err(self.invalid_error(what));
@@ -238,7 +238,7 @@ impl Generator<'_> {
     }
 
     /// Fails if `value`, which `what` names in the error, exceeds `maximum`.
-    fn check_maximum(&self, what: &str, value: u32, maximum: u32) -> Generated<()> {
+    fn check_maximum(&self, what: &str, value: u32, maximum: u32) -> GenerateResult<()> {
         if value <= maximum {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use super::super::condition::Condition;
 use super::link_protocol::{ETHERTYPE_IP, ETHERTYPE_IPV6};
 use super::load::HeaderBase;
-use super::{Generated, Generator, Offset};
+use super::{GenerateResult, Generator, Offset};
 use crate::classic::link::LinkType as L;
 
 /// EtherType of MPLS.
@@ -22,7 +22,7 @@ const LABEL_ENTRY_LENGTH: u32 = 4;
 impl Generator<'_> {
     /// Returns the condition that the frame has an MPLS header, with this label if one is given. A
     /// repeated `mpls` refers to the next entry of the label stack.
-    pub(super) fn test_mpls(&mut self, label: Option<u32>) -> Generated<Condition> {
+    pub(super) fn test_mpls(&mut self, label: Option<u32>) -> GenerateResult<Condition> {
         let mut condition = if self.mpls_depth > 0 {
             self.test_bottom_of_stack()?.not()
         } else {
@@ -50,14 +50,14 @@ impl Generator<'_> {
 
     /// Returns the condition that the label stack entry before the current header is the last of
     /// the stack.
-    fn test_bottom_of_stack(&mut self) -> Generated<Condition> {
+    fn test_bottom_of_stack(&mut self) -> GenerateResult<Condition> {
         self.test_any_bit(HeaderBase::Network.byte(2u32.wrapping_sub(LABEL_ENTRY_LENGTH)), 0x01)
     }
 
     /// Returns the condition that the header after the label stack is an IP header of the version
     /// that `protocol` names. Fails unless `protocol` is IPv4 or IPv6, because only the version
     /// field in the first four bits identifies the header.
-    pub(super) fn test_protocol_after_mpls(&mut self, protocol: u32) -> Generated<Condition> {
+    pub(super) fn test_protocol_after_mpls(&mut self, protocol: u32) -> GenerateResult<Condition> {
         let version = match protocol {
             ETHERTYPE_IP => 4,
             ETHERTYPE_IPV6 => 6,
@@ -71,13 +71,13 @@ impl Generator<'_> {
         Ok(bottom.and(self.test_ip_version(HeaderBase::Network, version)?))
     }
 
-    pub(super) fn test_pppoe_discovery(&mut self) -> Generated<Condition> {
+    pub(super) fn test_pppoe_discovery(&mut self) -> GenerateResult<Condition> {
         self.test_link_protocol(ETHERTYPE_PPPOE_DISCOVERY)
     }
 
     /// Returns the condition that the frame belongs to a PPPoE session, with this session number if
     /// one is given. Later tests apply to the PPP frame in the session.
-    pub(super) fn test_pppoe_session(&mut self, session: Option<u32>) -> Generated<Condition> {
+    pub(super) fn test_pppoe_session(&mut self, session: Option<u32>) -> GenerateResult<Condition> {
         let mut condition = self.test_link_protocol(ETHERTYPE_PPPOE_SESSION)?;
         if let Some(session) = session {
             self.check_maximum("PPPoE session number", session, 0xffff)?;

@@ -10,7 +10,7 @@ use super::super::resolve::Transports;
 use super::link_protocol::{ETHERTYPE_IP, ETHERTYPE_IPV6};
 use super::load::HeaderBase;
 use super::protocol::ip_protocol_number;
-use super::{Generated, Generator};
+use super::{GenerateResult, Generator};
 use crate::classic::insn::code;
 
 /// Offset of the source port in a transport header.
@@ -25,7 +25,11 @@ pub(super) struct PortRange(pub(super) u16, pub(super) u16);
 impl Generator<'_> {
     /// Returns the condition that a port of the frame has this number. `q` selects the source or
     /// destination port and the transport.
-    pub(super) fn test_port_number(&mut self, q: Qualifiers, number: u32) -> Generated<Condition> {
+    pub(super) fn test_port_number(
+        &mut self,
+        q: Qualifiers,
+        number: u32,
+    ) -> GenerateResult<Condition> {
         let transport = self.required_transport(q)?;
         self.check_maximum("port number", number, 0xffff)?;
         let port = number as u16;
@@ -34,7 +38,11 @@ impl Generator<'_> {
 
     /// Returns the condition that a port of the frame has this name. `q` selects the source or
     /// destination port and the transport.
-    pub(super) fn test_port_name(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
+    pub(super) fn test_port_name(
+        &mut self,
+        q: Qualifiers,
+        name: &str,
+    ) -> GenerateResult<Condition> {
         let wanted = self.required_transport(q)?;
         let known = self.options.resolver.resolve_port(name);
         let (port, by) =
@@ -45,7 +53,11 @@ impl Generator<'_> {
 
     /// Returns the condition that a port of the frame is in a range whose bounds are names or
     /// numbers. `q` selects the source or destination port and the transport.
-    pub(super) fn test_port_range(&mut self, q: Qualifiers, text: &str) -> Generated<Condition> {
+    pub(super) fn test_port_range(
+        &mut self,
+        q: Qualifiers,
+        text: &str,
+    ) -> GenerateResult<Condition> {
         let wanted = self.required_transport(q)?;
         let (first, last) = text
             .split_once('-')
@@ -60,7 +72,7 @@ impl Generator<'_> {
         self.test_ports(q, PortRange(first, last), transport)
     }
 
-    fn resolve_range_bound(&mut self, word: &str) -> Generated<(u16, Transports)> {
+    fn resolve_range_bound(&mut self, word: &str) -> GenerateResult<(u16, Transports)> {
         if word.starts_with(|c: char| c.is_ascii_digit())
             && word.bytes().all(|b| b.is_ascii_hexdigit() || matches!(b, b'x' | b'X'))
         {
@@ -75,7 +87,7 @@ impl Generator<'_> {
     }
 
     /// Returns the transport protocol that the qualifiers require, or `None` if they require none.
-    fn required_transport(&self, q: Qualifiers) -> Generated<Option<Protocol>> {
+    fn required_transport(&self, q: Qualifiers) -> GenerateResult<Option<Protocol>> {
         match q.protocol {
             None => Ok(None),
             Some(p @ (Protocol::Tcp | Protocol::Udp | Protocol::Sctp)) => Ok(Some(p)),
@@ -94,7 +106,7 @@ impl Generator<'_> {
         wanted: Option<Protocol>,
         by: Transports,
         name: &str,
-    ) -> Generated<Option<Protocol>> {
+    ) -> GenerateResult<Option<Protocol>> {
         let only = match by {
             Transports::Both => return Ok(wanted),
             Transports::Tcp => Protocol::Tcp,
@@ -116,7 +128,7 @@ impl Generator<'_> {
         q: Qualifiers,
         ports: PortRange,
         transport: Option<Protocol>,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         let over6 = self.test_ports_in_ip_version(HeaderBase::TransportIp6, q, ports, transport)?;
         Ok(over6.or(self.test_ports_in_ip_version(
             HeaderBase::TransportIp4,
@@ -134,7 +146,7 @@ impl Generator<'_> {
         q: Qualifiers,
         ports: PortRange,
         transport: Option<Protocol>,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         let over4 = base == HeaderBase::TransportIp4;
         let ip = self.test_link_protocol(if over4 { ETHERTYPE_IP } else { ETHERTYPE_IPV6 })?;
         let carries = self.test_transport(
@@ -147,9 +159,9 @@ impl Generator<'_> {
 
     fn test_transport(
         &mut self,
-        field: impl Fn(&mut Self, u32) -> Generated<Condition>,
+        field: impl Fn(&mut Self, u32) -> GenerateResult<Condition>,
         transport: Option<Protocol>,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         if let Some(number) = transport.and_then(ip_protocol_number) {
             return field(self, number);
         }
@@ -159,7 +171,7 @@ impl Generator<'_> {
     }
 
     /// Returns the condition that the IPv4 packet is unfragmented or a first fragment.
-    pub(super) fn test_first_fragment(&mut self) -> Generated<Condition> {
+    pub(super) fn test_first_fragment(&mut self) -> GenerateResult<Condition> {
         Ok(self.test_any_bit(HeaderBase::Network.half(6), 0x1fff)?.not())
     }
 
@@ -168,7 +180,7 @@ impl Generator<'_> {
         base: HeaderBase,
         q: Qualifiers,
         ports: PortRange,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         if let Some(other) = q.direction.filter(|direction| direction.is_wlan()) {
             return Err(self.invalid_qualifier_error(
                 other.keywords(),
@@ -188,7 +200,7 @@ impl Generator<'_> {
         base: HeaderBase,
         at: u32,
         ports: PortRange,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         let (PortRange(a, b), field) = (ports, base.half(at));
         if a == b {
             return self.test_equal(field, u32::from(a));

@@ -84,10 +84,10 @@ impl Generator<'_> {
             store_a(PAYLOAD_OFFSET_WORD),
             non_branching(code::LD | code::IND | code::B, 0),
         ]);
-        self.jump_unless_any(lines, 0x08, end);
+        self.jump_unless_any_bit(lines, 0x08, end);
         self.jump_if(lines, code::JSET, 0x04, end);
         let plain = self.new_label();
-        self.jump_unless_any(lines, 0x80, plain);
+        self.jump_unless_any_bit(lines, 0x80, plain);
         lines.extend([
             load_a_from_word(PAYLOAD_OFFSET_WORD),
             alu_k(code::ADD, 2),
@@ -112,13 +112,13 @@ impl Generator<'_> {
         const PADDED_HEADER_FLAG: u32 = 0x20;
         let (early, padded) = (self.new_label(), self.new_label());
         lines.push(load_absolute(code::W, 4));
-        self.jump_unless_any(lines, FLAGS_PRESENT_BIT, end);
+        self.jump_unless_any_bit(lines, FLAGS_PRESENT_BIT, end);
         self.jump_if(lines, code::JSET, PRESENCE_CONTINUES_BIT, end);
-        self.jump_unless_any(lines, TIMESTAMP_PRESENT_BIT, early);
+        self.jump_unless_any_bit(lines, TIMESTAMP_PRESENT_BIT, early);
         lines.push(load_absolute(code::B, 16));
         self.jump_if(lines, code::JSET, PADDED_HEADER_FLAG, padded);
         lines.extend([PseudoInsn::Jump(end), PseudoInsn::Bind(early), load_absolute(code::B, 8)]);
-        self.jump_unless_any(lines, PADDED_HEADER_FLAG, end);
+        self.jump_unless_any_bit(lines, PADDED_HEADER_FLAG, end);
         lines.extend([
             PseudoInsn::Bind(padded),
             load_a_from_word(PAYLOAD_OFFSET_WORD),
@@ -137,7 +137,7 @@ impl Generator<'_> {
     }
 
     /// Emits a jump to `target` that is taken if A has none of `bits`.
-    fn jump_unless_any(&mut self, lines: &mut Code, bits: u32, target: JumpLabel) {
+    fn jump_unless_any_bit(&mut self, lines: &mut Code, bits: u32, target: JumpLabel) {
         let next = self.new_label();
         let compare = Comparison { op: code::JSET, with: Some(bits) };
         lines.push(PseudoInsn::Branch { compare, yes: next, no: target });

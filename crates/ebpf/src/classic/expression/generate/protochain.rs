@@ -12,15 +12,15 @@ use super::super::condition::{
 };
 use super::link_protocol::{ETHERTYPE_IP, ETHERTYPE_IPV6};
 use super::load::HeaderBase;
-use super::{Code, Generated, Generator};
+use super::{Code, GenerateResult, Generator};
 use crate::classic::insn::code;
 
 /// Protocol number of the hop-by-hop options header.
-const HOP_BY_HOP: u32 = 0;
+const HOP_BY_HOP_OPTIONS_HEADER: u32 = 0;
 /// Protocol number of the routing header.
-const ROUTING: u32 = 43;
+const ROUTING_HEADER: u32 = 43;
 /// Protocol number of the fragment header.
-const FRAGMENT: u32 = 44;
+const FRAGMENT_HEADER: u32 = 44;
 /// Protocol number of the authentication header.
 const AUTHENTICATION_HEADER: u32 = 51;
 /// Protocol number that ends the chain of headers.
@@ -36,7 +36,7 @@ impl Generator<'_> {
         &mut self,
         within: Option<Protocol>,
         number: u32,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         let ip6 = match within {
             None => {
                 let ip = self.test_protochain(Some(Protocol::Ip), number)?;
@@ -70,7 +70,12 @@ impl Generator<'_> {
         self.jump_if(lines, code::JEQ, NO_NEXT_HEADER, end);
         if ip6 {
             let (step, other) = (self.new_label(), self.new_label());
-            for option in [HOP_BY_HOP, DESTINATION_OPTIONS_HEADER, ROUTING, FRAGMENT] {
+            for option in [
+                HOP_BY_HOP_OPTIONS_HEADER,
+                DESTINATION_OPTIONS_HEADER,
+                ROUTING_HEADER,
+                FRAGMENT_HEADER,
+            ] {
                 self.jump_if(lines, code::JEQ, option, step);
             }
             lines.extend([PseudoInsn::Jump(other), PseudoInsn::Bind(step)]);

@@ -5,11 +5,11 @@ use super::super::ast::Protocol;
 use super::super::condition::Condition;
 use super::link_protocol as link;
 use super::load::HeaderBase;
-use super::{Generated, Generator};
+use super::{GenerateResult, Generator};
 use crate::classic::link::LinkType as L;
 
 /// Protocol number of the IPv6 fragment header.
-const FRAGMENT: u32 = 44;
+const FRAGMENT_HEADER: u32 = 44;
 
 /// PDU type of an IS-IS level 1 hello.
 const ISIS_L1_HELLO: u32 = 15;
@@ -91,7 +91,7 @@ fn isis_pdu_types(protocol: Protocol) -> &'static [u32] {
 
 impl Generator<'_> {
     /// Returns the condition that the frame carries this protocol.
-    pub(super) fn test_protocol(&mut self, protocol: Protocol) -> Generated<Condition> {
+    pub(super) fn test_protocol(&mut self, protocol: Protocol) -> GenerateResult<Condition> {
         match protocol {
             Protocol::Sctp
             | Protocol::Tcp
@@ -136,7 +136,7 @@ impl Generator<'_> {
         &mut self,
         within: Option<Protocol>,
         number: u32,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         match within {
             None => {
                 let ip = self.test_protocol_number(Some(Protocol::Ip), number)?;
@@ -152,7 +152,7 @@ impl Generator<'_> {
                 self.check_maximum("protocol number", number, 0xff)?;
                 let ip6 = self.test_link_protocol(link::ETHERTYPE_IPV6)?;
                 let direct = self.test_ip6_next_header(number)?;
-                let fragment = self.test_ip6_next_header(FRAGMENT)?;
+                let fragment = self.test_ip6_next_header(FRAGMENT_HEADER)?;
                 let behind = self.test_equal(HeaderBase::Network.byte(40), number)?;
                 Ok(ip6.and(direct.or(fragment.and(behind))))
             }
@@ -172,7 +172,7 @@ impl Generator<'_> {
         }
     }
 
-    fn test_iso_protocol(&mut self, number: u32) -> Generated<Condition> {
+    fn test_iso_protocol(&mut self, number: u32) -> GenerateResult<Condition> {
         self.check_maximum("ISO protocol", number, 0xff)?;
         match self.link {
             L::FRELAY => self.test_frame_relay_nlpid(number),
@@ -188,12 +188,12 @@ impl Generator<'_> {
     }
 
     /// Returns the condition that the protocol field of the IPv4 header has the value `number`.
-    pub(super) fn test_ip_protocol(&mut self, number: u32) -> Generated<Condition> {
+    pub(super) fn test_ip_protocol(&mut self, number: u32) -> GenerateResult<Condition> {
         self.test_equal(HeaderBase::Network.byte(9), number)
     }
 
     /// Returns the condition that the next-header field of the IPv6 header has the value `number`.
-    pub(super) fn test_ip6_next_header(&mut self, number: u32) -> Generated<Condition> {
+    pub(super) fn test_ip6_next_header(&mut self, number: u32) -> GenerateResult<Condition> {
         self.test_equal(HeaderBase::Network.byte(6), number)
     }
 }

@@ -11,7 +11,7 @@ use super::super::condition::{
 };
 use super::load::HeaderBase;
 use super::port::PortRange;
-use super::{Code, Generated, Generator, Offset};
+use super::{Code, GenerateResult, Generator, Offset};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType;
 
@@ -22,7 +22,7 @@ const VXLAN_PORT: u16 = 4789;
 /// Maximum network identifier of a tunnel, a number of 24 bits.
 const NETWORK_ID_MAX: u32 = 0xff_ffff;
 /// EtherType of an inner Ethernet frame (transparent Ethernet bridging).
-const BRIDGED_ETHERNET: u32 = 0x6558;
+const ETHERTYPE_BRIDGED_ETHERNET: u32 = 0x6558;
 /// Length of the UDP header in bytes.
 const UDP_HEADER_LENGTH: u32 = 8;
 
@@ -34,7 +34,7 @@ struct InnerOffsetWords {
 }
 
 impl Generator<'_> {
-    pub(super) fn test_geneve(&mut self, network: Option<u32>) -> Generated<Condition> {
+    pub(super) fn test_geneve(&mut self, network: Option<u32>) -> GenerateResult<Condition> {
         if let Some(network) = network {
             self.check_maximum("Geneve VNI", network, NETWORK_ID_MAX)?;
         }
@@ -45,7 +45,7 @@ impl Generator<'_> {
         let start = self.base_offset(HeaderBase::Network)?.constant + UDP_HEADER_LENGTH;
         let inner = self.allocate_inner_words()?;
         let (bridged, done) = (self.new_label(), self.new_label());
-        let is_bridged = Comparison { op: code::JEQ, with: Some(BRIDGED_ETHERNET) };
+        let is_bridged = Comparison { op: code::JEQ, with: Some(ETHERTYPE_BRIDGED_ETHERNET) };
         let lines = vec![
             alu_k(code::ADD, start),
             TAX,
@@ -72,7 +72,7 @@ impl Generator<'_> {
         Ok(found.and(self.enter_tunnel(&inner, lines)))
     }
 
-    pub(super) fn test_vxlan(&mut self, network: Option<u32>) -> Generated<Condition> {
+    pub(super) fn test_vxlan(&mut self, network: Option<u32>) -> GenerateResult<Condition> {
         if let Some(network) = network {
             self.check_maximum("VXLAN VNI", network, NETWORK_ID_MAX)?;
         }
@@ -102,8 +102,8 @@ impl Generator<'_> {
         &mut self,
         port: u16,
         network: Option<u32>,
-        mark: &dyn Fn(&mut Self, HeaderBase) -> Generated<Condition>,
-    ) -> Generated<Condition> {
+        mark: &dyn Fn(&mut Self, HeaderBase) -> GenerateResult<Condition>,
+    ) -> GenerateResult<Condition> {
         let q = Qualifiers {
             protocol: None,
             direction: Some(DirQualifier::Target),
@@ -132,8 +132,8 @@ impl Generator<'_> {
         q: Qualifiers,
         ports: PortRange,
         network: Option<u32>,
-        mark: &dyn Fn(&mut Self, HeaderBase) -> Generated<Condition>,
-    ) -> Generated<Condition> {
+        mark: &dyn Fn(&mut Self, HeaderBase) -> GenerateResult<Condition>,
+    ) -> GenerateResult<Condition> {
         let carried = self.test_ports_in_ip_version(base, q, ports, Some(Protocol::Udp))?;
         let marked = carried.and(mark(self, base)?);
         let Some(network) = network else { return Ok(marked) };
@@ -144,7 +144,7 @@ impl Generator<'_> {
         )?))
     }
 
-    fn allocate_inner_words(&mut self) -> Generated<InnerOffsetWords> {
+    fn allocate_inner_words(&mut self) -> GenerateResult<InnerOffsetWords> {
         Ok(InnerOffsetWords {
             header: self.allocate_word()?,
             protocol: self.allocate_word()?,
@@ -167,7 +167,7 @@ impl Generator<'_> {
 
     /// Returns the condition that the frame inside the tunnel begins with a link header. Without a
     /// link header, it begins with its payload.
-    pub(super) fn test_inner_header(&mut self) -> Generated<Condition> {
+    pub(super) fn test_inner_header(&mut self) -> GenerateResult<Condition> {
         let (Some(header), Some(payload)) =
             (self.header.word, self.payload.and_then(|place| place.word))
         else {

@@ -8,21 +8,21 @@ use super::super::condition::{
     Comparison, Condition, PseudoInsn, alu_k, compare_k, load_a_from_word, non_branching, store_a,
 };
 use super::load::HeaderBase;
-use super::{Code, Generated, Generator};
-use crate::classic::insn::{ANCILLARY, code};
+use super::{Code, GenerateResult, Generator};
+use crate::classic::insn::{ANCILLARY_OFFSET, code};
 use crate::classic::link::LinkType as L;
 
 /// Offset of an ancillary load of the VLAN tag (`SKF_AD_VLAN_TAG`).
-const TAG_OFFSET: u32 = ANCILLARY + 44;
+const TAG_OFFSET: u32 = ANCILLARY_OFFSET + 44;
 /// Offset of an ancillary load of the flag that a VLAN tag is present (`SKF_AD_VLAN_TAG_PRESENT`).
-const TAG_PRESENT_OFFSET: u32 = ANCILLARY + 48;
+const TAG_PRESENT_OFFSET: u32 = ANCILLARY_OFFSET + 48;
 /// Maximum VLAN id.
 const VLAN_ID_MAX: u32 = 0x0fff;
 /// Length of a VLAN tag in bytes.
 const TAG_LENGTH: u32 = 4;
 
 impl Generator<'_> {
-    pub(super) fn test_vlan(&mut self, number: Option<u32>) -> Generated<Condition> {
+    pub(super) fn test_vlan(&mut self, number: Option<u32>) -> GenerateResult<Condition> {
         if self.mpls_depth > 0 {
             return Err(self.invalid_error("no VLAN match after MPLS"));
         }
@@ -44,7 +44,7 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    fn test_inline_tag(&mut self, number: Option<u32>) -> Generated<Condition> {
+    fn test_inline_tag(&mut self, number: Option<u32>) -> GenerateResult<Condition> {
         let mut condition = self.test_tag_protocol()?;
         if let Some(number) = number {
             let id_matches =
@@ -56,13 +56,13 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    fn test_tag_protocol(&mut self) -> Generated<Condition> {
+    fn test_tag_protocol(&mut self) -> GenerateResult<Condition> {
         let customer = self.test_link_protocol(0x8100)?;
         let service = self.test_link_protocol(0x88a8)?;
         Ok(customer.or(service).or(self.test_link_protocol(0x9100)?))
     }
 
-    fn test_inline_or_metadata_tag(&mut self, number: Option<u32>) -> Generated<Condition> {
+    fn test_inline_or_metadata_tag(&mut self, number: Option<u32>) -> GenerateResult<Condition> {
         let in_metadata = compare_k(vec![load_tag_presence()], code::JEQ, 1);
         let inline = self.test_tag_protocol()?;
         let id_matches = match number {
@@ -83,7 +83,7 @@ impl Generator<'_> {
     }
 
     /// Returns the condition that the tag, which is either inline or in metadata, has this VLAN id.
-    fn test_vlan_id(&mut self, number: u32) -> Generated<Condition> {
+    fn test_vlan_id(&mut self, number: u32) -> GenerateResult<Condition> {
         let (in_metadata, inline, read) = (self.new_label(), self.new_label(), self.new_label());
         let compare = Comparison { op: code::JEQ, with: Some(1) };
         let mut lines = vec![

@@ -4,7 +4,7 @@
 use super::super::ast::DirQualifier;
 use super::super::condition::Condition;
 use super::load::HeaderBase;
-use super::{Generated, Generator};
+use super::{GenerateResult, Generator};
 
 /// Type bits of control frames, in the first byte of an 802.11 frame.
 const TYPE_CONTROL: u32 = 0x04;
@@ -41,18 +41,18 @@ impl Generator<'_> {
         byte: u32,
         value: u32,
         mask: u32,
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         if !self.link.is_wlan() {
             return Err(self.unsupported_on_link_error(if byte == 0 { "type" } else { "dir" }));
         }
         self.test_masked_equal(HeaderBase::Header.byte(byte), value, mask)
     }
 
-    fn test_control_bit(&mut self, byte: u32, bit: u32) -> Generated<Condition> {
+    fn test_control_bit(&mut self, byte: u32, bit: u32) -> GenerateResult<Condition> {
         self.test_any_bit(HeaderBase::Header.byte(byte), bit)
     }
 
-    pub(super) fn test_wlan_multicast(&mut self) -> Generated<Condition> {
+    pub(super) fn test_wlan_multicast(&mut self) -> GenerateResult<Condition> {
         self.test_wlan_destination(&|g: &mut Self, at| g.test_group_bit(at))
     }
 
@@ -60,7 +60,7 @@ impl Generator<'_> {
         &mut self,
         direction: Option<DirQualifier>,
         address: &[u8; 6],
-    ) -> Generated<Condition> {
+    ) -> GenerateResult<Condition> {
         let at = |g: &mut Self, place: u32| g.test_bytes(HeaderBase::Header, place, address);
         match direction {
             Some(DirQualifier::Address1) => at(self, ADDRESS1_OFFSET),
@@ -98,7 +98,7 @@ impl Generator<'_> {
 
     /// Returns the condition that the frame has a second address, which two kinds of control frames
     /// lack.
-    fn test_second_address_presence(&mut self) -> Generated<Condition> {
+    fn test_second_address_presence(&mut self) -> GenerateResult<Condition> {
         let other =
             self.test_masked_equal(HeaderBase::Header.byte(0), TYPE_CONTROL, TYPE_MASK)?.not();
         let cts = self.test_masked_equal(HeaderBase::Header.byte(0), SUBTYPE_CTS, SUBTYPE_MASK)?;
@@ -110,8 +110,8 @@ impl Generator<'_> {
     /// data frames, depending on their direction, and address 2 of management frames.
     fn test_wlan_source(
         &mut self,
-        test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
-    ) -> Generated<Condition> {
+        test_address: &dyn Fn(&mut Self, u32) -> GenerateResult<Condition>,
+    ) -> GenerateResult<Condition> {
         self.test_wlan_endpoint(test_address, (ADDRESS2_OFFSET, FROM_DS), |g| {
             let from = g.test_control_bit(1, FROM_DS)?;
             let third = g.test_control_bit(1, TO_DS)?.not().and(test_address(g, ADDRESS3_OFFSET)?);
@@ -124,8 +124,8 @@ impl Generator<'_> {
     /// of data frames, depending on their direction, and address 1 of management frames.
     fn test_wlan_destination(
         &mut self,
-        test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
-    ) -> Generated<Condition> {
+        test_address: &dyn Fn(&mut Self, u32) -> GenerateResult<Condition>,
+    ) -> GenerateResult<Condition> {
         self.test_wlan_endpoint(test_address, (ADDRESS1_OFFSET, TO_DS), |g| {
             Ok(g.test_control_bit(1, TO_DS)?.and(test_address(g, ADDRESS3_OFFSET)?))
         })
@@ -137,10 +137,10 @@ impl Generator<'_> {
     /// the condition.
     fn test_wlan_endpoint(
         &mut self,
-        test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
+        test_address: &dyn Fn(&mut Self, u32) -> GenerateResult<Condition>,
         (place, bit): (u32, u32),
-        otherwise: impl FnOnce(&mut Self) -> Generated<Condition>,
-    ) -> Generated<Condition> {
+        otherwise: impl FnOnce(&mut Self) -> GenerateResult<Condition>,
+    ) -> GenerateResult<Condition> {
         let not_control = self.test_control_bit(0, TYPE_CONTROL)?.not();
         let management = self.test_control_bit(0, TYPE_DATA)?.not().and(test_address(self, place)?);
         let data = self.test_control_bit(0, TYPE_DATA)?;

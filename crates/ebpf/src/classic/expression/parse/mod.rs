@@ -369,9 +369,9 @@ impl<'a> Parser<'a> {
     }
 
     fn suggest_keyword(&self, found: &str) -> Option<String> {
-        let words = super::names::PROTOCOL_KEYWORDS.iter().map(|(word, _)| *word);
-        let words = words.chain(super::names::KEYWORDS.iter().map(|(word, _)| *word));
-        super::nearest::nearest_word(words, found)
+        let words = super::word_tables::PROTOCOL_KEYWORDS.iter().map(|(word, _)| *word);
+        let words = words.chain(super::word_tables::KEYWORDS.iter().map(|(word, _)| *word));
+        super::nearest_word::nearest_word(words, found)
             .filter(|word| *word != found)
             .map(|word| format!("did you mean `{word}`?"))
     }

@@ -5,8 +5,8 @@ use super::super::ast::{
     TypeQualifier,
 };
 use super::super::error::{ErrorKind, ExpressionError};
-use super::super::names;
 use super::super::token::{Keyword, Symbol, Token};
+use super::super::word_tables;
 use super::{ParseResult, Parser, Term, invalid_text_error, pair_qualifier};
 
 impl Parser<'_> {
@@ -95,7 +95,7 @@ impl Parser<'_> {
             (Keyword::Direction, _) => {
                 self.at += 1;
                 let value =
-                    self.parse_named_value("802.11 direction", names::WLAN_DIRECTIONS, 0x03)?;
+                    self.parse_named_value("802.11 direction", word_tables::WLAN_DIRECTIONS, 0x03)?;
                 Ok(Primitive::WlanDirection(value))
             }
             (_, Some(protocol)) => Ok(Primitive::Protocol(protocol)),
@@ -105,12 +105,12 @@ impl Parser<'_> {
 
     fn parse_wlan_type(&mut self) -> ParseResult<Primitive> {
         self.at += 1;
-        let kind = self.parse_named_value("802.11 type", names::WLAN_TYPES, 0x0c)?;
+        let kind = self.parse_named_value("802.11 type", word_tables::WLAN_TYPES, 0x0c)?;
         if self.peek() != Token::Word(Keyword::Subtype) {
             return Ok(Primitive::WlanType { value: kind, mask: 0x0c });
         }
         self.at += 1;
-        let subtypes: Vec<_> = names::WLAN_SUBTYPES
+        let subtypes: Vec<_> = word_tables::WLAN_SUBTYPES
             .iter()
             .filter(|(_, value)| value & 0x0c == kind)
             .map(|(name, value)| (*name, value & 0xf0))
@@ -121,7 +121,7 @@ impl Parser<'_> {
 
     fn parse_wlan_subtype(&mut self) -> ParseResult<Primitive> {
         self.at += 1;
-        let value = self.parse_table_name("802.11 subtype", names::WLAN_SUBTYPES)?;
+        let value = self.parse_table_name("802.11 subtype", word_tables::WLAN_SUBTYPES)?;
         Ok(Primitive::WlanType { value, mask: 0xfc })
     }
 
@@ -148,10 +148,12 @@ impl Parser<'_> {
 
     fn parse_table_name(&mut self, what: &str, table: &[(&str, u32)]) -> ParseResult<u32> {
         let name = self.parse_and_unescape_name(what)?;
-        names::find_word_value(table, &name).ok_or_else(|| {
+        word_tables::find_word_value(table, &name).ok_or_else(|| {
             self.at -= 1;
-            let nearest =
-                super::super::nearest::nearest_word(table.iter().map(|(name, _)| *name), &name);
+            let nearest = super::super::nearest_word::nearest_word(
+                table.iter().map(|(name, _)| *name),
+                &name,
+            );
             let hint = nearest.map(|word| format!("did you mean `{word}`?"));
             invalid_text_error(self.current_span(), format!("unknown {what} `{name}`"), hint)
         })
@@ -220,8 +222,8 @@ impl Parser<'_> {
             && self.text[self.current_span()].eq_ignore_ascii_case("rnr")
         {
             self.at += 1;
-            return Ok(LlcFrameType::Supervisory(names::find_word_value(
-                names::LLC_SUPERVISORY,
+            return Ok(LlcFrameType::Supervisory(word_tables::find_word_value(
+                word_tables::LLC_SUPERVISORY,
                 "rnr",
             )));
         }
@@ -229,8 +231,8 @@ impl Parser<'_> {
             return Ok(LlcFrameType::Any);
         }
         let name = self.parse_and_unescape_name("LLC type")?;
-        let supervisory = names::find_word_value(names::LLC_SUPERVISORY, &name);
-        let unnumbered = names::find_word_value(names::LLC_UNNUMBERED, &name);
+        let supervisory = word_tables::find_word_value(word_tables::LLC_SUPERVISORY, &name);
+        let unnumbered = word_tables::find_word_value(word_tables::LLC_UNNUMBERED, &name);
         match name.to_ascii_lowercase().as_str() {
             "i" => Ok(LlcFrameType::Information),
             "s" => Ok(LlcFrameType::Supervisory(None)),

@@ -5,7 +5,7 @@
 //! this value is dropped or the process exits for any reason, frames reach the host again. An XDP
 //! program that is already attached stays, and opening fails. (CONTRACT 2; FEATURES V17)
 
-use super::super::losses::Losses;
+use super::super::losses::FrameLossCounters;
 use super::routes::{self, Routes};
 use crate::failure::reason_text;
 use crate::{Failure, interface};
@@ -17,16 +17,16 @@ use sys::net::{Interface, RouteSocket};
 use sys::packet::PacketSocket;
 use sys::poll::PollSet;
 use sys::rollback::{RollbackLog, StepResource};
-use sys::xdp::{Frames, Redirect, SocketSettings, TagLookup, XdpReceiver};
+use sys::xdp::{Frames, SocketSettings, TagLookup, XdpReceiver, XdpRedirect};
 use wire::link::LinkType;
 
 /// Default number of frame buffers per queue.
 const FRAMES_PER_QUEUE_DEFAULT: u64 = 4096;
 /// Minimum number of frame buffers of an interface whose memory size the request does not set.
-const FRAMES_MIN: u64 = 8192;
+const FRAME_BUFFERS_MIN: u64 = 8192;
 /// Maximum number of frame buffers of an interface whose memory size the request does not set. Such
 /// buffers also use at most 1/64 of the machine's memory.
-const FRAMES_MAX: u64 = 1 << 16;
+const FRAME_BUFFERS_MAX: u64 = 1 << 16;
 /// Divisor for the number of spare frame buffers. One of `SPARE_FRAMES_DIVISOR` buffers is reserved
 /// for sinks that send from this memory, into which they copy blocks from other memory.
 const SPARE_FRAMES_DIVISOR: usize = 16;
@@ -78,11 +78,11 @@ pub(super) struct TakeDevice {
     /// The attached program. Dropped first, because the fields below are in use while frames are
     /// redirected.
     link: Link,
-    redirect: Redirect,
+    redirect: XdpRedirect,
     pub(super) queues: Vec<XdpReceiver>,
     pub(super) frames: Arc<Frames>,
     pub(super) group: PollSet,
-    pub(super) losses: Losses,
+    pub(super) losses: FrameLossCounters,
     pub(super) name: String,
     mode: XdpMode,
     detached: bool,
@@ -95,23 +95,25 @@ pub(super) struct TakeDevice {
 /// Name of the XDP program in listings such as `bpftool prog`.
 const PROGRAM_NAME: &str = "streamline_take";
 /// Verb in failure messages, as in "cannot take from eth0".
-const CALL_TAKE: &str = "take from";
+const TAKE_VERB: &str = "take from";
 
 impl TakeDevice {
     /// Opens the interface in the requested namespace, and redirects its frames to this process.
     pub(super) fn open(parameters: &TakeParameters<'_>) -> Result<Self, Failure> {
-        interface::run_in_namespace(parameters.netns, || Self::open_here(parameters))
+        interface::run_in_namespace(parameters.netns, || {
+            Self::open_in_current_namespace(parameters)
+        })
     }
 
-    fn open_here(parameters: &TakeParameters<'_>) -> Result<Self, Failure> {
+    fn open_in_current_namespace(parameters: &TakeParameters<'_>) -> Result<Self, Failure> {
         let name = parameters.interface;
-        let (found, link_type) = interface::find_interface_by_name(CALL_TAKE, name)?;
+        let (found, link_type) = interface::find_interface_by_name(TAKE_VERB, name)?;
         check_interface_redirectable(&found, link_type, name)?;
         if !parameters.force {
             check_interface_not_protected(&found.name, parameters.netns.is_none())?;
         }
         let cannot = |error: sys::Error| system_failure(name, &error);
-        let step = |makes, target| parameters.steps.announce(makes, target);
+        let step = |makes, target| parameters.steps.announce_creation(makes, target);
         let (frames, queues, fragments) =
             open_queue_receivers(parameters, found.index).map_err(cannot)?;
         let mut queues = queues;
@@ -127,24 +129,25 @@ impl TakeDevice {
         let group = PollSet::new(&queues).map_err(cannot)?;
         step(StepResource::Descriptor, "a netlink socket").map_err(cannot)?;
         let links = RouteSocket::open().map_err(cannot)?;
-        let losses = Losses::begin_counting(links, Some(found.index), true);
-        let lead = |redirect: &Redirect| {
+        let losses = FrameLossCounters::begin_counting(links, Some(found.index), true);
+        let lead = |redirect: &XdpRedirect| {
             step(StepResource::Program, "a place at an interface")?;
             let all = (0..count).zip(&queues);
-            all.into_iter().try_for_each(|(number, queue)| redirect.redirect_to(number, queue))?;
+            all.into_iter()
+                .try_for_each(|(number, queue)| redirect.redirect_to_receiver(number, queue))?;
             Ok::<(), AttachRefusal>(())
         };
         step(StepResource::Program, "a program that takes").map_err(cannot)?;
         let placed = match parameters.loader {
             None => {
-                Redirect::create_and_attach((PROGRAM_NAME, count, fragments), found.index, lead)
+                XdpRedirect::create_and_attach((PROGRAM_NAME, count, fragments), found.index, lead)
             }
             Some(make) => {
                 let made = |sockets: &Map, asks| {
                     make(&LoadArguments { sockets, tag_lookup: asks, accepts_fragments: fragments })
                         .map_err(AttachRefusal::Load)
                 };
-                Redirect::create_and_attach_with((PROGRAM_NAME, count), &made, found.index, lead)
+                XdpRedirect::create_and_attach_with((PROGRAM_NAME, count), &made, found.index, lead)
             }
         };
         let (redirect, attached) = placed.map_err(|why| match why {
@@ -201,7 +204,7 @@ impl TakeDevice {
     /// Returns true if a queue has a pending error, which means that the interface has been
     /// removed. Clears the error.
     pub(super) fn is_gone(&self) -> bool {
-        self.queues.iter().any(|queue| queue.error().is_some())
+        self.queues.iter().any(|queue| queue.take_error().is_some())
     }
 
     /// Returns a note for the user about circumstances that the counters do not show, or `None` if
@@ -256,16 +259,17 @@ fn open_queue_receivers(
         let bytes = parameters.ring.map(|bytes| bytes / 4096);
         let memory = sys::machine::Machine::detect().memory_bytes.unwrap_or(u64::MAX) / 64 / 4096;
         let queues = u64::from(receive_queue_count(parameters.interface));
-        let wanted =
-            (queues * FRAMES_PER_QUEUE_DEFAULT).clamp(FRAMES_MIN, FRAMES_MAX).min(memory.max(1024));
+        let wanted = (queues * FRAMES_PER_QUEUE_DEFAULT)
+            .clamp(FRAME_BUFFERS_MIN, FRAME_BUFFERS_MAX)
+            .min(memory.max(1024));
         let frames = 1 << bytes.unwrap_or(wanted).clamp(64, 1 << 20).ilog2();
-        parameters.steps.announce(StepResource::Memory, "frames of AF_XDP")?;
+        parameters.steps.announce_creation(StepResource::Memory, "frames of AF_XDP")?;
         let frames = Frames::create("streamline-take", frames)?;
-        frames.reserve(frames.count() / SPARE_FRAMES_DIVISOR);
+        frames.reserve_send_frames(frames.count() / SPARE_FRAMES_DIVISOR);
         let entries =
             u32::try_from(frames.count()).unwrap_or(RING_ENTRIES_MAX).min(RING_ENTRIES_MAX);
         let settings = SocketSettings { fragments, ..SocketSettings::new(index, 0, entries) };
-        parameters.steps.announce(StepResource::Descriptor, "a socket of AF_XDP")?;
+        parameters.steps.announce_creation(StepResource::Descriptor, "a socket of AF_XDP")?;
         let receiver = retry_while_busy(|| XdpReceiver::open(&frames, settings))?;
         Ok((frames, settings, receiver))
     };
@@ -276,7 +280,7 @@ fn open_queue_receivers(
     };
     let mut queues = vec![receiver];
     for queue in 1..QUEUES_MAX {
-        parameters.steps.announce(StepResource::Descriptor, "a socket of AF_XDP")?;
+        parameters.steps.announce_creation(StepResource::Descriptor, "a socket of AF_XDP")?;
         match retry_while_busy(|| XdpReceiver::open(&frames, SocketSettings { queue, ..settings }))
         {
             Ok(receiver) => queues.push(receiver),
@@ -331,7 +335,7 @@ fn check_interface_redirectable(
     if link != LinkType::ETHERNET {
         let why = "its frames have no Ethernet header, which XDP requires";
         let hint = "`rx` without `take` watches it";
-        return Err(Failure::new(CALL_TAKE, name, why).with_hint(hint));
+        return Err(Failure::new(TAKE_VERB, name, why).with_hint(hint));
     }
     if found.xdp.is_some() {
         return Err(already_attached_failure(name, found));
@@ -354,7 +358,7 @@ fn check_interface_not_protected(interface: &str, ours: bool) -> Result<(), Fail
     } else {
         return Ok(());
     };
-    Err(Failure::new(CALL_TAKE, interface, why).with_hint(
+    Err(Failure::new(TAKE_VERB, interface, why).with_hint(
         "`--force` before the request takes it nevertheless; `rx` without `take` only \
                observes",
     ))
@@ -366,11 +370,11 @@ fn already_attached_failure(name: &str, found: &Interface) -> Failure {
     // the first query.
     let now = RouteSocket::open().and_then(|links| links.interface_by_index(found.index)).ok();
     let number = now.as_ref().unwrap_or(found).xdp.map_or(0, |xdp| xdp.program);
-    let programs = sys::bpf::programs().unwrap_or_default();
+    let programs = sys::bpf::list_programs().unwrap_or_default();
     let named = programs.iter().find(|(id, name)| *id == number && !name.is_empty());
     let who = named.map_or_else(String::new, |(_, name)| format!(" `{name}`"));
     let why = format!("the XDP program{who} (number {number}) is already attached there");
-    Failure::new(CALL_TAKE, name, why).with_hint(
+    Failure::new(TAKE_VERB, name, why).with_hint(
         "end the program that put it there, or `ip link set dev … xdp off`; `rx` without `take` \
          watches beside it",
     )
@@ -380,7 +384,7 @@ fn already_attached_failure(name: &str, found: &Interface) -> Failure {
 fn load_failure(name: &str, error: &LoadError) -> Failure {
     let denied = matches!(error.error.errno, EPERM | EACCES);
     let why = format!("the kernel refuses the program: {error}");
-    let failure = Failure::new(CALL_TAKE, name, why).with_errno(Some(error.error.errno));
+    let failure = Failure::new(TAKE_VERB, name, why).with_errno(Some(error.error.errno));
     Failure { missing_capability: denied.then_some(Capabilities::BPF), ..failure }
 }
 
@@ -388,7 +392,7 @@ fn load_failure(name: &str, error: &LoadError) -> Failure {
 fn system_failure(name: &str, error: &sys::Error) -> Failure {
     let why = reason_text(&std::io::Error::from_raw_os_error(error.errno));
     let refusal = |what: &str| {
-        Failure::new(CALL_TAKE, name, format!("{what}: {why}")).with_errno(Some(error.errno))
+        Failure::new(TAKE_VERB, name, format!("{what}: {why}")).with_errno(Some(error.errno))
     };
     match (error.call, error.errno) {
         ("socket", EAFNOSUPPORT) => refusal("this kernel has no AF_XDP").with_hint(

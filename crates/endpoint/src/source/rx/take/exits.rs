@@ -6,14 +6,14 @@
 //! this process. It consists of a fixed number of *slots*, followed by the exit number of each slot
 //! and a mask of the slots in use. A slot holds the class and the view of the frame on one exit.
 //! Each frame becomes one block for each of its exits. Each call to `produce` emits blocks of one
-//! edge only. The blocks of all other edges are pinned and queued in [`Exits`].
+//! edge only. The blocks of all other edges are pinned and queued in [`ProgramExits`].
 
 use crate::contract::ArcCounts;
 use abi::{BlockFlags, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use buffer::pool::{Pool, SegmentPin};
 use filter::Time;
 use std::collections::VecDeque;
-use sys::xdp::Stamp;
+use sys::xdp::FrameStamp;
 use wire::link::LinkType;
 
 /// The kind of header with which all frames on an exit of a kernel program begin.
@@ -75,12 +75,12 @@ impl FrameMetadata {
     /// Decodes the metadata that an XDP program has written before a frame. Returns it with the
     /// stamp that it contains. `slots` is the number of slots in the metadata. Returns `None` if
     /// `bytes` is too short.
-    pub(super) fn read(bytes: &[u8], slots: usize) -> Option<(Self, Stamp)> {
+    pub(super) fn read(bytes: &[u8], slots: usize) -> Option<(Self, FrameStamp)> {
         let mut front = Self { bytes: [0; METADATA_SIZE_MAX], slots };
         let length = metadata_size(slots);
         front.bytes.get_mut(..length)?.copy_from_slice(bytes.get(..length)?);
-        let stamp = front.bytes.get_mut(length - Stamp::BYTES..length)?;
-        let stamp = stamp.first_chunk_mut().map(Stamp::take)?;
+        let stamp = front.bytes.get_mut(length - FrameStamp::BYTES..length)?;
+        let stamp = stamp.first_chunk_mut().map(FrameStamp::take)?;
         Some((front, stamp))
     }
 
@@ -128,7 +128,7 @@ struct QueuedBlock {
 /// The exits of an XDP program, that is, the edges on which frames leave it, with the queued
 /// blocks. A block is queued until the blocks of its edge are emitted.
 #[derive(Debug)]
-pub(super) struct Exits {
+pub(super) struct ProgramExits {
     headers: Vec<FirstHeader>,
     /// Number of slots in the metadata that the XDP program writes before each frame.
     slots: usize,
@@ -138,7 +138,7 @@ pub(super) struct Exits {
     pub(super) edge: usize,
 }
 
-impl Exits {
+impl ProgramExits {
     pub(super) fn new(headers: Vec<FirstHeader>, slots: usize) -> Self {
         let counts = vec![ArcCounts::default(); headers.len()];
         Self { headers, slots, counts, waiting: VecDeque::new(), edge: 0 }
@@ -151,7 +151,7 @@ impl Exits {
 
     /// Decodes the metadata that the XDP program has written before a frame. Returns it with the
     /// stamp that it contains. Returns `None` if `bytes` is too short.
-    pub(super) fn read(&self, bytes: &[u8]) -> Option<(FrameMetadata, Stamp)> {
+    pub(super) fn read(&self, bytes: &[u8]) -> Option<(FrameMetadata, FrameStamp)> {
         FrameMetadata::read(bytes, self.slots)
     }
 
@@ -183,7 +183,7 @@ impl Exits {
             let link = self.headers.get(exit).copied().unwrap_or_default().link_type(head);
             let mut marks = Marks::frame(link, place.length(), place.length());
             marks.view = from;
-            let pointer = RichPointer::new(dbuf, place.within(from, length), class);
+            let pointer = RichPointer::new(dbuf, place.subrange(from, length), class);
             let entry = Entry::new(pointer, context, marks);
             self.waiting.push_back(QueuedBlock { exit, entry, pin: None });
         }
@@ -221,7 +221,7 @@ impl Exits {
     }
 
     /// Counts a frame as unread on each edge on which it leaves the XDP program.
-    pub(super) fn count_unread(&mut self, front: &FrameMetadata) {
+    pub(super) fn count_frame_as_unread(&mut self, front: &FrameMetadata) {
         for (exit, _) in front.exits_with_views() {
             if let Some(counts) = self.counts.get_mut(exit) {
                 counts.unread += 1;
@@ -259,7 +259,7 @@ impl FirstHeader {
             Self::Link => LinkType::ETHERNET.0,
             Self::Packet if frame.first().is_some_and(|byte| byte >> 4 == 6) => LinkType::IPV6.0,
             Self::Packet => LinkType::IPV4.0,
-            Self::Bytes => Marks::NO_LINK,
+            Self::Bytes => Marks::NO_LINK_TYPE,
         }
     }
 }
@@ -282,7 +282,7 @@ mod tests {
         bytes.extend((1_u64 << 32 | u64::from(0x8100_u16.to_be()) << 16 | 7).to_ne_bytes());
         bytes.extend(99_u64.to_ne_bytes());
         let mut exits =
-            Exits::new(vec![FirstHeader::Link, FirstHeader::Bytes, FirstHeader::Packet], 2);
+            ProgramExits::new(vec![FirstHeader::Link, FirstHeader::Bytes, FirstHeader::Packet], 2);
         assert_eq!(exits.metadata_size(), bytes.len());
         assert!(exits.read(&bytes[1..]).is_none(), "too short");
         let (front, stamp) = exits.read(&bytes).unwrap();

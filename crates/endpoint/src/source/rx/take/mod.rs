@@ -10,14 +10,14 @@
 //! - [`device`]: sockets, memory and program of an interface, set up without loss;
 //! - [`poll_pause`]: pauses between polls at high frame rates;
 //! - [`routes`]: interfaces protected from accidental use;
-//! - [`connection`]: protection of the user's own connection, if only some flows are taken;
+//! - [`ssh_connection`]: protection of the user's own connection, if only some flows are taken;
 //! - [`exits`]: frames classified by a program, with their exits.
 
-mod connection;
 mod device;
 mod exits;
 mod poll_pause;
 mod routes;
+mod ssh_connection;
 
 use super::unpack::{TAG_SIZE, reinsert_tag_bytes};
 use super::{HELD_SEGMENT_CHECK_INTERVAL_NS, LINK_DOWN_CHECK_INTERVAL_NS};
@@ -27,19 +27,19 @@ use crate::{
     SourceStatus,
 };
 use abi::{BlockFlags, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
-pub use connection::check_ssh_connection_unmatched;
 pub use device::{LoadArguments, ProgramLoader};
 use device::{TakeDevice, TakeParameters};
 pub use exits::{
     EXIT_NUMBER_SIZE, FirstHeader, METADATA_SLOTS_MAX, METADATA_TAIL_SIZE, SLOT_SIZE,
     metadata_tail_offset,
 };
-use exits::{Exits, FrameMetadata};
+use exits::{FrameMetadata, ProgramExits};
 use filter::{Amount, Time};
 use poll_pause::PollPause;
+pub use ssh_connection::check_ssh_connection_unmatched;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use sys::packet::layout::VlanTag;
-use sys::xdp::{Stamp, XdpDescriptor};
+use sys::xdp::{FrameStamp, XdpDescriptor};
 use wire::link::LinkType;
 
 struct TakeSource {
@@ -49,7 +49,7 @@ struct TakeSource {
     entries: Vec<Entry>,
     /// Edges on which frames leave the XDP program, with their queued blocks; `None` if the program
     /// does not classify frames but redirects all of them.
-    exits: Option<Exits>,
+    exits: Option<ProgramExits>,
     reassembly: Reassembly,
     pause: PollPause,
     emitted: Amount,
@@ -86,7 +86,7 @@ pub fn open_with_program(
     loader: ProgramLoader<'_>,
 ) -> Result<Box<dyn Source>, Failure> {
     let source = TakeSource::open(opening, Some(loader))?;
-    Ok(Box::new(TakeSource { exits: Some(Exits::new(headers, slots)), ..source }))
+    Ok(Box::new(TakeSource { exits: Some(ProgramExits::new(headers, slots)), ..source }))
 }
 
 impl TakeSource {
@@ -149,7 +149,7 @@ impl Source for TakeSource {
             // Each queue is in order, and a session stays in one queue, so sorting by time keeps
             // the order of each session (CONTRACT 16).
             self.entries.sort_by_key(|entry| entry.context.time);
-            self.exits.iter_mut().for_each(Exits::sort_by_time);
+            self.exits.iter_mut().for_each(ProgramExits::sort_by_time);
         }
         if let Some(exits) = &mut self.exits {
             let pools = [intake.pool, intake.own_pool.unwrap_or(intake.pool)];
@@ -191,7 +191,7 @@ impl Source for TakeSource {
             observed,
             given: self.emitted,
             dropped,
-            arrived: self.exits.as_ref().map_or_else(Vec::new, Exits::counts),
+            arrived: self.exits.as_ref().map_or_else(Vec::new, ProgramExits::counts),
             ..SourceCounters::default()
         }
     }
@@ -216,7 +216,7 @@ impl Source for TakeSource {
     fn close(&mut self) {
         if !std::mem::replace(&mut self.closed, true) {
             self.device.detach();
-            self.unread = self.count_unread();
+            self.unread = self.discard_unread_packets();
         }
     }
 }
@@ -257,7 +257,7 @@ impl TakeSource {
 
     /// Returns the number of received blocks that have not been emitted yet.
     fn pending_block_count(&self) -> usize {
-        self.entries.len() + self.exits.as_ref().map_or(0, Exits::queued_block_count)
+        self.entries.len() + self.exits.as_ref().map_or(0, ProgramExits::queued_block_count)
     }
 
     fn receive_from_queue(&mut self, number: usize, count_max: usize) -> Result<usize, Failure> {
@@ -286,7 +286,7 @@ impl TakeSource {
         let mut at = at;
         if first {
             let stamp = match &self.exits {
-                None => read_stamp(draft.get_mut(at.saturating_sub(Stamp::BYTES)..at)),
+                None => read_stamp(draft.get_mut(at.saturating_sub(FrameStamp::BYTES)..at)),
                 Some(exits) => {
                     let Some((front, stamp)) = draft.get(at..end).and_then(|b| exits.read(b))
                     else {
@@ -305,7 +305,7 @@ impl TakeSource {
         }
         if first && !piece.is_continued {
             let head = [draft.get(at).copied().unwrap_or_default()];
-            let place = draft.commit(end).within(to_page_offset(at), to_page_offset(end - at));
+            let place = draft.commit(end).subrange(to_page_offset(at), to_page_offset(end - at));
             self.add_frame((intake.pool.id(), place), &head);
             return Ok(());
         }
@@ -326,7 +326,7 @@ impl TakeSource {
         }
         let pool = intake.own_pool.unwrap_or(intake.pool);
         let bytes = &self.reassembly.bytes;
-        if bytes.len() > pool.block_max() {
+        if bytes.len() > pool.block_length_max() {
             self.too_long += 1;
         } else {
             let copied = pool.append(bytes.len(), |room| {
@@ -380,7 +380,7 @@ impl TakeSource {
             };
             return Err(interface_removed_failure("take from", &self.device.name, counts));
         }
-        if let Some(until) = self.pause.pause_end(intake.now) {
+        if let Some(until) = self.pause.begin_pause(intake.now) {
             return Ok(SourceStatus::retry_at(until));
         }
         // Holders release frames without notification, and an AF_XDP socket does not wake its
@@ -394,13 +394,13 @@ impl TakeSource {
     /// Discards all packets that have not been emitted: those in the rings, the queued blocks, and
     /// a reassembled packet. Counts each packet as unread on every edge on which it left the XDP
     /// program. Returns the number of discarded packets and blocks.
-    fn count_unread(&mut self) -> u64 {
+    fn discard_unread_packets(&mut self) -> u64 {
         let mut packets = u64::from(self.reassembly.is_complete);
         if let Some(exits) = &mut self.exits {
             packets += exits.queued_block_count() as u64;
             exits.discard_queued_blocks();
             if let Some(front) = self.reassembly.front.filter(|_| self.reassembly.is_complete) {
-                exits.count_unread(&front);
+                exits.count_frame_as_unread(&front);
             }
         }
         for queue in &mut self.device.queues {
@@ -415,7 +415,7 @@ impl TakeSource {
                 let mut bytes = vec![0; exits.metadata_size()];
                 if begins && self.device.frames.copy(piece.address, &mut bytes) {
                     let read = exits.read(&bytes);
-                    read.iter().for_each(|(front, _)| exits.count_unread(front));
+                    read.iter().for_each(|(front, _)| exits.count_frame_as_unread(front));
                 }
                 begins = !piece.is_continued;
             }
@@ -450,8 +450,8 @@ impl WallClock {
 
 /// Reads the stamp that an XDP program has written to the bytes before a frame. Returns the default
 /// stamp if there are no such bytes, or too few.
-fn read_stamp(before: Option<&mut [u8]>) -> Stamp {
-    before.and_then(|bytes| bytes.first_chunk_mut()).map(Stamp::take).unwrap_or_default()
+fn read_stamp(before: Option<&mut [u8]>) -> FrameStamp {
+    before.and_then(|bytes| bytes.first_chunk_mut()).map(FrameStamp::take).unwrap_or_default()
 }
 
 /// Reinserts the VLAN tag of the frame at `at`. Returns the number of bytes added to the frame.

@@ -16,7 +16,7 @@ const PAUSE_MAX_NS: Time = 500_000;
 const QUEUE_FILL_DIVISOR: u64 = 4;
 /// Minimum number of frames expected during a pause. If fewer are expected, the reader does not
 /// pause.
-const FRAMES_MIN: u64 = 2;
+const EXPECTED_FRAMES_MIN: u64 = 2;
 
 /// The pause policy of a reader, with arrival statistics since its last pause.
 #[derive(Debug)]
@@ -47,14 +47,14 @@ impl PollPause {
     /// Returns the end of a pause that begins now, when the queues are empty, or `None` if too few
     /// frames are expected. A repeated call within a pause returns the same time, because a space
     /// polls once more before it sleeps.
-    pub(super) fn pause_end(&mut self, now: Time) -> Option<Time> {
+    pub(super) fn begin_pause(&mut self, now: Time) -> Option<Time> {
         if self.received == 0 && now < self.pause_until {
             return Some(self.pause_until);
         }
         let passed = now.saturating_sub(std::mem::replace(&mut self.last_empty, now)).max(1);
         let received = std::mem::take(&mut self.received);
-        let is_worthwhile =
-            received.saturating_mul(self.pause_max_ns) >= FRAMES_MIN.saturating_mul(passed);
+        let is_worthwhile = received.saturating_mul(self.pause_max_ns)
+            >= EXPECTED_FRAMES_MIN.saturating_mul(passed);
         let time_to_fill =
             passed.saturating_mul(self.queue_frames / QUEUE_FILL_DIVISOR).checked_div(received)?;
         if !is_worthwhile {
@@ -74,7 +74,7 @@ mod tests {
     fn pause_after(pause: &mut PollPause, frames: usize, us: Time) -> Option<Time> {
         let now = pause.last_empty + us * 1000;
         pause.count_received_frames(frames);
-        pause.pause_end(now).map(|until| (until - now) / 1000)
+        pause.begin_pause(now).map(|until| (until - now) / 1000)
     }
 
     #[test]
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(pause_after(pause, 0, 10), None, "no frame was received");
         assert_eq!(pause_after(pause, 1, 10), Some(500));
         assert_eq!(
-            pause.pause_end(pause.last_empty + 3000),
+            pause.begin_pause(pause.last_empty + 3000),
             Some(pause.last_empty + 500_000),
             "the pause is not over yet"
         );

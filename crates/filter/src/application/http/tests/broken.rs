@@ -5,7 +5,7 @@ use super::*;
 /// Returns a block that ends a direction without FIN, as after a reset, a timeout or the end of a
 /// capture.
 fn end_without_fin(back: bool) -> StreamBlock {
-    StreamBlock { flags: BlockFlags::END_MASK, ..hole_block(back, 0) }
+    StreamBlock { flags: BlockFlags::SESSION_END_MASK, ..hole_block(back, 0) }
 }
 
 fn counter_value(node: &Node, name: &str) -> u64 {

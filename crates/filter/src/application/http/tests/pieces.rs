@@ -133,16 +133,16 @@ fn run_with_state_move(words: &[&str], parts: &[StreamBlock], moved: usize) -> C
     let (mut node, mut output) = (new(), ConnectionOutput::default());
     for (number, part) in parts.iter().enumerate() {
         if number == moved {
-            let saved = node.save();
+            let saved = node.take_sessions();
             node = new();
-            node.restore(saved).expect("the same filter");
+            node.restore_sessions(saved).expect("the same filter");
         }
         for batch in run_block(&mut node, &mut space, part, 1000 + number as u64) {
-            batch.blocks().for_each(|(_, block)| output.record(&block));
+            batch.blocks().for_each(|(_, block)| output.record_block(&block));
         }
     }
     for batch in node.finish(&mut space, 9999) {
-        batch.blocks().for_each(|(_, block)| output.record(&block));
+        batch.blocks().for_each(|(_, block)| output.record_block(&block));
     }
     output
 }

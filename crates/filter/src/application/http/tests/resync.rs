@@ -2,7 +2,7 @@
 
 use super::*;
 
-const FIELDS: &str = "Host: h\r\nGet-Away: no\r\nAccept: */*\r\nX: it\r\n\r\n";
+const HEADER_FIELDS: &str = "Host: h\r\nGet-Away: no\r\nAccept: */*\r\nX: it\r\n\r\n";
 
 /// Makes a request for each path. Returns the text of all requests without the request lines that
 /// contain `..` (as after `grep -v`), and the texts of the requests that keep their request line.
@@ -12,9 +12,9 @@ fn remove_request_lines(paths: &[&str]) -> (String, Vec<String>) {
         let line = format!("GET {path} HTTP/1.1\r\n");
         if !path.contains("..") {
             text.push_str(&line);
-            whole.push(line + FIELDS);
+            whole.push(line + HEADER_FIELDS);
         }
-        text.push_str(FIELDS);
+        text.push_str(HEADER_FIELDS);
     }
     (text, whole)
 }

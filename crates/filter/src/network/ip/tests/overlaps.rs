@@ -5,27 +5,34 @@ use super::*;
 #[test]
 fn overlapping_ipv6_fragments_end_their_datagram() {
     let frames = [
-        ipv6_fragment(0, true, &DATA[..16]),
-        ipv6_fragment(8, false, &DATA[8..]),
-        ipv6_fragment(8, true, &DATA[8..16]),
-        ipv6_fragment(16, false, &DATA[16..]),
+        ipv6_fragment(0, true, &UDP_DATAGRAM[..16]),
+        ipv6_fragment(8, false, &UDP_DATAGRAM[8..]),
+        ipv6_fragment(8, true, &UDP_DATAGRAM[8..16]),
+        ipv6_fragment(16, false, &UDP_DATAGRAM[16..]),
     ];
     for policy in FragmentPolicy::KEYWORDS {
-        let output = run(&[&format!("policy={policy}")], &frames);
+        let output = run_ip(&[&format!("policy={policy}")], &frames);
         assert_eq!((output.answers.len(), output.count("overlap")), (0, 4), "{policy}: RFC 5722");
     }
     // The same applies to contradictory last fragments.
-    let frames = [ipv6_fragment(16, false, &DATA[16..]), ipv6_fragment(16, false, &DATA[16..20])];
-    assert_eq!(run(&[], &frames).count("overlap"), 2);
+    let frames = [
+        ipv6_fragment(16, false, &UDP_DATAGRAM[16..]),
+        ipv6_fragment(16, false, &UDP_DATAGRAM[16..20]),
+    ];
+    assert_eq!(run_ip(&[], &frames).count("overlap"), 2);
 }
 
 #[test]
 fn drop_policy_drops_overlapping_ipv4_fragments() {
-    let frames = [ipv4_fragment(0, true, &DATA[..16]), ipv4_fragment(8, false, &DATA[8..])];
-    let output = run(&["policy=drop"], &frames);
+    let frames =
+        [ipv4_fragment(0, true, &UDP_DATAGRAM[..16]), ipv4_fragment(8, false, &UDP_DATAGRAM[8..])];
+    let output = run_ip(&["policy=drop"], &frames);
     assert_eq!((output.answers.len(), output.count("overlap")), (0, 2));
-    let output = run(&[], &frames);
-    assert_eq!((output.only_block_data(), output.count("overlapping datagrams")), (DATA, 1));
+    let output = run_ip(&[], &frames);
+    assert_eq!(
+        (output.only_block_data(), output.count("overlapping datagrams")),
+        (UDP_DATAGRAM, 1)
+    );
 }
 
 #[test]
@@ -33,13 +40,13 @@ fn teardrop_stays_within_the_datagram() {
     // The second fragment lies wholly inside the first (CVE-1999-0015).
     let frames = [ipv4_fragment(0, true, &[b'a'; 32]), ipv4_fragment(24, false, b"bbbb")];
     for (policy, expected) in [("first", [b'a'; 28]), ("windows", [b'a'; 28])] {
-        let output = run(&[&format!("policy={policy}")], &frames);
+        let output = run_ip(&[&format!("policy={policy}")], &frames);
         assert_eq!(output.only_block_data(), expected, "{policy}");
     }
-    let output = run(&["policy=last"], &frames);
+    let output = run_ip(&["policy=last"], &frames);
     assert_eq!(output.only_block_data(), [&[b'a'; 24][..], b"bbbb"].concat());
     // Under `linux`, the first fragment extends beyond the end that the second fragment states.
-    assert_eq!(run(&["policy=linux"], &frames).count("overlap"), 2);
+    assert_eq!(run_ip(&["policy=linux"], &frames).count("overlap"), 2);
 }
 
 /// Overlapping fragments from J. Novak's paper: offset, length in bytes, the more-fragments flag,
@@ -93,7 +100,7 @@ fn policies_agree_with_the_results_in_novaks_paper() {
         ("first", "AAAJBBCCCLDLMEEFFFGGHHIQ"),
         ("last", "AJJJJBKKKLLLMMMFNFGOPHQQ"),
     ] {
-        let output = run(&[&format!("policy={policy}")], &frames);
+        let output = run_ip(&[&format!("policy={policy}")], &frames);
         assert_eq!(unit_letters(output.only_block_data()), expected, "{policy}");
         assert_eq!(output.count("overlapping datagrams"), 1);
     }
@@ -105,28 +112,28 @@ fn policies_resolve_fragment_sets_from_past_bugs() {
     let linux =
         [(0, 24, true, b'A'), (40, 48, true, b'B'), (24, 48, true, b'C'), (88, 14, false, b'D')];
     assert_eq!(
-        unit_letters(run(&["policy=linux"], &fragments_of_letters(&linux)).only_block_data()),
+        unit_letters(run_ip(&["policy=linux"], &fragments_of_letters(&linux)).only_block_data()),
         "AAACCCCCCBBDD"
     );
     // The last fragment first, and one that overlaps both neighbors.
     let bsd =
         [(24, 16, false, b'A'), (8, 16, true, b'B'), (16, 16, true, b'C'), (0, 8, true, b'D')];
     assert_eq!(
-        unit_letters(run(&["policy=bsd"], &fragments_of_letters(&bsd)).only_block_data()),
+        unit_letters(run_ip(&["policy=bsd"], &fragments_of_letters(&bsd)).only_block_data()),
         "DBBCA"
     );
     let bsd = [(8, 24, false, b'E'), (0, 24, true, b'M')];
     assert_eq!(
-        unit_letters(run(&["policy=bsd"], &fragments_of_letters(&bsd)).only_block_data()),
+        unit_letters(run_ip(&["policy=bsd"], &fragments_of_letters(&bsd)).only_block_data()),
         "MMME"
     );
     // Bytes beyond the end that the last fragment states are not part of the datagram.
     let beyond = [(16, 8, true, b'C'), (0, 8, true, b'A'), (8, 8, false, b'B')];
     for policy in ["first", "last", "bsd", "windows", "solaris"] {
-        let output = run(&[&format!("policy={policy}")], &fragments_of_letters(&beyond));
+        let output = run_ip(&[&format!("policy={policy}")], &fragments_of_letters(&beyond));
         assert_eq!(unit_letters(output.only_block_data()), "AB", "{policy}");
     }
-    assert_eq!(run(&["policy=linux"], &fragments_of_letters(&beyond)).count("overlap"), 3);
+    assert_eq!(run_ip(&["policy=linux"], &fragments_of_letters(&beyond)).count("overlap"), 3);
 }
 
 /// For random overlaps, each policy gives the same result as a model that chooses a fragment for
@@ -157,14 +164,14 @@ fn policies_agree_with_a_bytewise_model() {
         }
         let whole = model[0].len() == 8 * units;
         for (policy, model) in ["first", "last"].iter().zip(model) {
-            let output = run(&[&format!("policy={policy}")], &frames[..arrived]);
+            let output = run_ip(&[&format!("policy={policy}")], &frames[..arrived]);
             assert_eq!(output.answers.len(), usize::from(whole), "{round}");
             if whole {
                 assert!(output.only_block_data().iter().eq(model.values()), "{policy}, {round}");
             }
         }
         for policy in FragmentPolicy::KEYWORDS {
-            run(&[&format!("policy={policy}")], &frames);
+            run_ip(&[&format!("policy={policy}")], &frames);
         }
     }
 }

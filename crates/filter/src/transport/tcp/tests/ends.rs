@@ -1,12 +1,12 @@
 //! Tests of the end of a stream by FIN, in the presence of stray segments and acknowledgements.
 
-use super::run::{Outcome, run, run_with_state_moves};
+use super::run::{Outcome, run_tcp, run_with_state_moves};
 use super::*;
 
 /// Runs the filter on frames with several batch sizes and state moves, asserts that the output is
 /// always the same, and returns it.
-fn outcome(frames: &[Frame]) -> Outcome {
-    let found = run(&[], frames, 1);
+fn run_with_varied_batches(frames: &[Frame]) -> Outcome {
+    let found = run_tcp(&[], frames, 1);
     for batch in [1, 2, 64] {
         let moved = run_with_state_moves(&[], frames, batch, true);
         assert_eq!(moved.counts.counters, found.counts.counters, "{batch}");
@@ -26,7 +26,7 @@ fn closed_connection_frames(segments: impl IntoIterator<Item = Frame>, end: u32)
 }
 
 /// Asserts that no stream ended as broken, and that no gaps and no missing bytes were counted.
-fn assert_complete(found: &Outcome) {
+fn assert_streams_complete(found: &Outcome) {
     assert!(found.blocks.iter().all(|block| !block.flags.contains(abi::BlockFlags::BROKEN)));
     assert_eq!((found.counter_value("gaps"), found.counter_value("missing bytes")), (0, 0));
 }
@@ -38,10 +38,10 @@ fn fin_in_sequence_drops_later_bytes_in_any_order() {
     let fin = client_segment(FIN, 104, b"");
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let segments = order.map(|at| [&data, &stray, &fin][at].clone());
-        let found = outcome(&closed_connection_frames(segments, 105));
+        let found = run_with_varied_batches(&closed_connection_frames(segments, 105));
         assert_eq!(found.streams()[&(1, false)].bytes, b"abc", "{order:?}");
         assert!(found.streams().values().all(|stream| stream.ended), "{order:?}");
-        assert_complete(&found);
+        assert_streams_complete(&found);
         assert_eq!(found.dropped_blocks("closed"), 1, "{order:?}");
     }
 }
@@ -57,9 +57,9 @@ fn fin_with_data_cuts_a_held_segment_that_crosses_it() {
             ],
             106,
         );
-        let found = run(&[&format!("policy={policy}")], &frames, 1);
+        let found = run_tcp(&[&format!("policy={policy}")], &frames, 1);
         assert_eq!(found.streams()[&(1, false)].bytes, b"abcd", "{policy}");
-        assert_complete(&found);
+        assert_streams_complete(&found);
     }
 }
 
@@ -73,9 +73,9 @@ fn fin_after_a_segment_out_of_window_is_not_a_missing_byte() {
         ],
         105,
     );
-    let found = outcome(&frames);
+    let found = run_with_varied_batches(&frames);
     assert_eq!(found.to_line(), ">^abc|$ <^$");
-    assert_complete(&found);
+    assert_streams_complete(&found);
     assert_eq!(found.dropped_blocks("closed"), 1);
 }
 
@@ -91,9 +91,10 @@ fn acknowledgement_of_unsent_bytes_makes_no_gap_after_fin() {
             client_segment(0, 101, b"abc").with_acknowledgement(501),
             server_segment(0, 501, b"").with_acknowledgement(701),
         ];
-        let found = outcome(&closed_connection_frames(start.into_iter().chain(end), 108));
+        let found =
+            run_with_varied_batches(&closed_connection_frames(start.into_iter().chain(end), 108));
         assert_eq!(found.streams()[&(1, false)].bytes, b"abcdef");
-        assert_complete(&found);
+        assert_streams_complete(&found);
     }
 }
 
@@ -108,7 +109,7 @@ fn missing_bytes_before_a_fin_end_at_the_fin() {
         ],
         111,
     );
-    let found = outcome(&frames);
+    let found = run_with_varied_batches(&frames);
     assert_eq!(found.to_line(), ">^abc|*6$ <^$");
     assert_eq!((found.counter_value("missing bytes"), found.dropped_blocks("closed")), (6, 1));
 }
@@ -123,5 +124,5 @@ fn data_in_order_passes_a_fin_with_an_earlier_number() {
         server_segment(0, 501, b"").with_acknowledgement(113),
         client_segment(0, 113, b"mno"),
     ]);
-    assert_eq!(outcome(&frames).to_line(), ">^abcdefghi|jkl|mno|$ <^$");
+    assert_eq!(run_with_varied_batches(&frames).to_line(), ">^abcdefghi|jkl|mno|$ <^$");
 }

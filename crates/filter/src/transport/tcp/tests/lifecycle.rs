@@ -1,6 +1,6 @@
 //! Tests of the start and the end of connections.
 
-use super::run::{Outcome, run, run_with_state_moves};
+use super::run::{Outcome, run_tcp, run_with_state_moves};
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
@@ -14,7 +14,7 @@ fn connection_without_data_emits_nothing() {
     let refused =
         [client_segment(SYN, 100, b""), server_segment(RST, 0, b"").with_acknowledgement(101)];
     for frames in [&closed[..], &refused] {
-        let found = run(&[], frames, 64);
+        let found = run_tcp(&[], frames, 64);
         assert_eq!(found.to_line(), "");
         assert_eq!(found.counts.consumed.blocks, frames.len() as u64);
     }
@@ -30,7 +30,7 @@ fn reset_ends_both_sides() {
         Frame::segment((5000, 80), 0, 1, b"").at_time(2 * SECOND),
         client_segment(0, 104, b"de").with_acknowledgement(501).at_time(2 * SECOND),
     ]);
-    let found = run(&[], &frames, 1);
+    let found = run_tcp(&[], &frames, 1);
     assert_eq!(found.to_line(), ">^abc <^no >*2|fg|$ <$", "what was held leaves");
     assert_eq!((found.dropped_blocks("late"), found.dropped_blocks("closed")), (1, 0));
 }
@@ -49,12 +49,12 @@ fn reset_outside_of_the_window_is_ignored() {
         )
     };
     for number in [0, 99, 103, 104 + 0xffff, 104 + 0x1_0000 * 4, 0x8000_0000] {
-        let found = run(&[], &data(client_segment(RST, number, b"")), 64);
+        let found = run_tcp(&[], &data(client_segment(RST, number, b"")), 64);
         assert_eq!(found.to_line(), ">^abc|def|$ <^$", "{number}");
         assert_eq!(found.counter_value("resets ignored"), 1, "{number}");
     }
     for number in [104, 105, 104 + 0xfffe] {
-        let found = run(&[], &data(client_segment(RST, number, b"")), 64);
+        let found = run_tcp(&[], &data(client_segment(RST, number, b"")), 64);
         assert_eq!(found.to_line(), ">^abc|def|$ <^$", "{number}");
         assert_eq!(found.counter_value("resets taken back"), 1, "{number}");
         assert_eq!(found.counter_value("resets ignored"), 0, "{number}");
@@ -80,8 +80,8 @@ fn windows_are_scaled_if_both_sides_offer_it() {
             client_segment(RST, 102 + (1 << 20), b""),
         ]
     };
-    assert_eq!(run(&[], &talk(true), 64).counter_value("resets ignored"), 0);
-    assert_eq!(run(&[], &talk(false), 64).counter_value("resets ignored"), 1);
+    assert_eq!(run_tcp(&[], &talk(true), 64).counter_value("resets ignored"), 0);
+    assert_eq!(run_tcp(&[], &talk(false), 64).counter_value("resets ignored"), 1);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn half_closed_connection_stays_open() {
         client_segment(0, 105, b"").with_acknowledgement(508),
         server_segment(FIN, 507, b"").with_acknowledgement(105),
     ]);
-    assert_eq!(run(&[], &frames, 64).to_line(), ">^ask$ <^one|two|$");
+    assert_eq!(run_tcp(&[], &frames, 64).to_line(), ">^ask$ <^one|two|$");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn syn_after_the_end_begins_another_session() {
         frame
     });
     let frames: Vec<Frame> = whole.iter().cloned().chain(again).collect();
-    let found = run(&[], &frames, 64);
+    let found = run_tcp(&[], &frames, 64);
     assert_eq!(found.to_line(), ">^a$ <^b$ 2>^a$ 2<^b$");
     assert_eq!(found.counter_value("new sessions"), 2);
 }
@@ -128,7 +128,7 @@ fn repeated_syn_begins_no_connection() {
         client_segment(0, 101, b"abc"),
         client_segment(SYN, 100, b""),
     ]);
-    let found = run(&[], &frames, 64);
+    let found = run_tcp(&[], &frames, 64);
     assert_eq!((found.to_line().as_str(), found.counter_value("new sessions")), (">^abc|$ <^$", 1));
 }
 
@@ -146,7 +146,7 @@ fn fin_of_a_restarted_stream_is_discarded() {
             client_segment(0, 101, b"abc").with_acknowledgement(9001),
             server_segment(0, 9001, b"yes").with_acknowledgement(104),
         ];
-        assert_eq!(run(&[], &frames, 64).to_line(), ">^abc <^yes >$ <$", "{fin}");
+        assert_eq!(run_tcp(&[], &frames, 64).to_line(), ">^abc <^yes >$ <$", "{fin}");
     }
 }
 
@@ -163,7 +163,7 @@ fn server_sequence_may_change_until_acknowledged() {
         answers(500),
         server_segment(0, 0x9000_0001, b"xyz").with_acknowledgement(104),
     ];
-    assert_eq!(run(&[], &frames, 64).to_line(), ">^abc <^xyz >$ <$");
+    assert_eq!(run_tcp(&[], &frames, 64).to_line(), ">^abc <^xyz >$ <$");
 }
 
 #[test]
@@ -174,13 +174,13 @@ fn syn_in_open_connection_needs_the_server_to_agree() {
     ]);
     let forged =
         open.iter().cloned().chain([client_segment(0, 104, b"def").with_acknowledgement(501)]);
-    let found = run(&[], &forged.collect::<Vec<_>>(), 64);
+    let found = run_tcp(&[], &forged.collect::<Vec<_>>(), 64);
     assert_eq!(found.to_line(), ">^abc|def|$ <^$");
     let real = [
         server_segment(SYN, 9000, b"").with_acknowledgement(7001),
         client_segment(0, 7001, b"new").with_acknowledgement(9001),
     ];
-    let found = run(&[], &[&open[..], &real].concat(), 64);
+    let found = run_tcp(&[], &[&open[..], &real].concat(), 64);
     assert_eq!(found.to_line(), ">^abc|$ <^$ 2>^new|$ 2<^$");
 }
 
@@ -196,21 +196,21 @@ fn silent_connection_times_out() {
         client_segment(0, 110, b"jkl").at_time(1400 * SECOND),
     ];
     for batch in [1, 64] {
-        let found = run(&[], &frames, batch);
+        let found = run_tcp(&[], &frames, batch);
         assert_eq!(found.counter_value("timed out sessions"), 1, "{batch}");
         let streams = found.streams();
         let bytes = |session| String::from_utf8(streams[&(session, false)].bytes.clone()).unwrap();
         assert_eq!([1, 2, 3].map(bytes), ["abcdef", "othermore!", "ghijkl"]);
         assert!(streams.values().all(|stream| stream.ended));
     }
-    let found = run(&["timeout=20m"], &frames, 1);
+    let found = run_tcp(&["timeout=20m"], &frames, 1);
     assert_eq!(found.counter_value("new sessions"), 2);
 }
 
 #[test]
 fn clock_expires_idle_connection() {
     let frames = [client_segment(0, 101, b"abc"), Frame::udp(1, 2, b"").at_time(700 * SECOND)];
-    let found = run(&[], &frames, 1);
+    let found = run_tcp(&[], &frames, 1);
     assert_eq!(found.counter_value("timed out sessions"), 1);
     assert_eq!(end_times(&found), [0; 2]);
     assert_eq!(found.blocks.len(), 4);
@@ -234,14 +234,15 @@ fn connection_after_clock_was_set_back_is_not_idle() {
     // After that, it is silent for longer than the timeout.
     frames.extend([Frame::udp(1, 2, b"").at_time(6900 * SECOND), at(1501, 60)]);
     for batch in [1, 4] {
-        let found = run(&[], &frames, batch);
+        let found = run_tcp(&[], &frames, batch);
         assert_eq!(found.counter_value("timed out sessions"), 1, "{batch}");
         assert_eq!(found.counter_value("new sessions"), 2, "{batch}");
     }
 }
 
 fn end_times(found: &Outcome) -> Vec<u64> {
-    let ends = found.blocks.iter().filter(|block| block.flags.contains(abi::BlockFlags::END));
+    let ends =
+        found.blocks.iter().filter(|block| block.flags.contains(abi::BlockFlags::SESSION_END));
     ends.map(|block| block.time).collect()
 }
 
@@ -265,7 +266,7 @@ fn connection_without_fin_ends_at_its_last_segment() {
         frames.truncate(6);
         frames.extend(last);
         for batch in [1, 64] {
-            let found = run(words, &frames, batch);
+            let found = run_tcp(words, &frames, batch);
             let blocks = found.blocks.iter().filter(|block| block.session == 1);
             let made = blocks.filter(|block| block.hole);
             assert!(made.clone().count() >= 2, "{words:?}: {}", found.to_line());
@@ -285,7 +286,7 @@ fn connection_beyond_the_maximum_evicts_another() {
         one(4002, 1, b"c"),
         one(4000, 2, b"b"),
     ];
-    let found = run(&["sessions=2"], &frames, 64);
+    let found = run_tcp(&["sessions=2"], &frames, 64);
     assert_eq!(found.counter_value("evicted sessions"), 2);
     assert_eq!(found.counter_value("new sessions"), 4);
     let streams = found.streams();
@@ -298,7 +299,10 @@ fn checksums_are_verified_on_request() {
         let mut frame = frame;
         let (ends, segment) = (&frame.bytes[26..34], &frame.bytes[34..]);
         let length = [0, 6, 0, segment.len() as u8];
-        let sum = wire::checksum::ChecksumSum::new().with(ends).with(&length).with(segment);
+        let sum = wire::checksum::OnesComplementSum::new()
+            .with_bytes(ends)
+            .with_bytes(&length)
+            .with_bytes(segment);
         frame.overwrite(34 + 16, &sum.checksum().to_be_bytes());
         frame
     };
@@ -308,12 +312,12 @@ fn checksums_are_verified_on_request() {
     bad.overwrite(34 + 20, b"D");
     let cut = client_segment(0, 104, b"defg").truncated_to(54 + 2);
     let frames = [&good[..], &[bad, cut]].concat();
-    let found = run(&["checksum=yes"], &frames, 64);
+    let found = run_tcp(&["checksum=yes"], &frames, 64);
     assert_eq!(
         (found.to_line().as_str(), found.dropped_blocks("checksum")),
         (">^abc|de|*2|$ <^$", 1)
     );
-    assert_eq!(run(&[], &frames, 64).to_line(), ">^abc|Def|*1|$ <^$");
+    assert_eq!(run_tcp(&[], &frames, 64).to_line(), ">^abc|Def|*1|$ <^$");
 }
 
 /// The checksum of a packet on its way covers the last address of the route.
@@ -330,10 +334,10 @@ fn checksum_covers_the_final_target_of_a_route() {
         let length = segment.len() as u32;
         let sum = wire::checksum::pseudo_header_sum(source, target, 6, length).unwrap();
         let at = 14 + 40 + routing.len();
-        frame.overwrite(at + 16, &sum.with(&segment).checksum().to_be_bytes());
+        frame.overwrite(at + 16, &sum.with_bytes(&segment).checksum().to_be_bytes());
         frame
     };
-    let dropped = |frame| run(&["checksum=yes"], &[frame], 64).dropped_blocks("checksum");
+    let dropped = |frame| run_tcp(&["checksum=yes"], &[frame], 64).dropped_blocks("checksum");
     assert_eq!((dropped(route("fd00::9", 1)), dropped(route("::", 0))), (0, 0));
     assert_eq!((dropped(route("::", 1)), dropped(route("fd00::9", 0))), (1, 1));
 }

@@ -1,14 +1,14 @@
 //! Tests of segments that arrive in order, early, repeated, or partly repeated.
 
-use super::run::run;
+use super::run::run_tcp;
 use super::*;
 use crate::transport::tcp::TCP;
 
 /// Runs the filter on frames with several batch sizes, asserts that the output is always the same,
 /// and returns it as one line.
 fn output_line(frames: &[Frame]) -> String {
-    let one = run(&[], frames, 1);
-    assert_eq!(one, run(&[], frames, 64));
+    let one = run_tcp(&[], frames, 1);
+    assert_eq!(one, run_tcp(&[], frames, 64));
     one.to_line()
 }
 
@@ -23,7 +23,7 @@ fn segments_in_order_are_emitted_at_once_in_both_directions() {
         client_segment(0, 109, b"").with_acknowledgement(508),
     ]);
     assert_eq!(output_line(&frames), ">^GET <^200 >more|$ <bye$");
-    let found = run(&[], &frames, 64);
+    let found = run_tcp(&[], &frames, 64);
     assert!(found.blocks.iter().all(|block| block.class == 80 && block.session == 1));
     assert_eq!((found.counts.consumed.blocks, found.counts.made.blocks), (5, 1));
 }
@@ -50,7 +50,7 @@ fn h6_repeated_bytes_are_dropped_and_new_ones_kept() {
         client_segment(0, 104, b""),
         client_segment(0, 106, b"f"),
     ]);
-    let found = run(&[], &frames, 64);
+    let found = run_tcp(&[], &frames, 64);
     assert_eq!(found.to_line(), ">^abc|de|f|$ <^$");
     assert_eq!(found.counter_value("duplicates"), 2, "again, and a keep-alive");
 }
@@ -76,7 +76,7 @@ fn midstream_connection_begins_with_its_first_data() {
         client_segment(0, 40, b"abc").with_acknowledgement(903),
         server_segment(0, 890, b"old").with_acknowledgement(43),
     ];
-    let found = run(&[], &frames, 64);
+    let found = run_tcp(&[], &frames, 64);
     assert_eq!(found.to_line(), "<xyz >abc|$ <$", "the lesser port is the server's; no beginning");
     assert_eq!(found.dropped_blocks("late"), 1);
 }
@@ -104,7 +104,7 @@ fn syn_may_carry_data_and_bytes_after_fin_are_ignored() {
         client_segment(0, 111, b"beyond").with_acknowledgement(501),
         client_segment(0, 110, b"!more").with_acknowledgement(501),
     ];
-    let found = run(&[], &frames, 64);
+    let found = run_tcp(&[], &frames, 64);
     assert_eq!(found.to_line(), ">^early|late|!$ <^$");
     assert_eq!((found.dropped_blocks("closed"), found.counter_value("duplicates")), (1, 1));
 }
@@ -121,7 +121,7 @@ fn packets_other_than_tcp_pass_without_class() {
     long.overwrite(34 + 12, &[0xf0]);
     let cut = client_segment(0, 101, b"abc").truncated_to(34 + 19);
     let frames = [first, later, liar, long, cut, Frame::udp(1, 2, b""), Frame::ethernet(&[8, 6])];
-    let found = run(&[], &frames, 64);
+    let found = run_tcp(&[], &frames, 64);
     assert!(found.blocks.iter().all(|block| block.class == 0 && block.session == 0));
     let why = |reason: &str| {
         let at = TCP.reasons.iter().position(|name| *name == reason).unwrap();

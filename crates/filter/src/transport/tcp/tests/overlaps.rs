@@ -1,6 +1,6 @@
 //! Tests of overlapping segments under each policy.
 
-use super::run::run;
+use super::run::run_tcp;
 use super::*;
 
 const POLICIES: [&str; 6] = ["first", "last", "linux", "windows", "bsd", "solaris"];
@@ -12,7 +12,7 @@ fn stream_per_policy(old: &[(u32, &str)], new: (u32, &str)) -> [String; 6] {
     let segments = old.iter().chain([&new]).map(segment);
     let frames = with_handshake(segments.chain([client_segment(0, 101, b"_")]));
     POLICIES.map(|policy| {
-        let found = run(&[&format!("policy={policy}")], &frames, 64);
+        let found = run_tcp(&[&format!("policy={policy}")], &frames, 64);
         let stream = &found.streams()[&(1, false)];
         assert!(stream.holes.is_empty() && stream.first && stream.ended);
         String::from_utf8(stream.bytes.clone()).unwrap()
@@ -67,7 +67,8 @@ fn in_order_segment_follows_policy_and_emitted_bytes_stay() {
         client_segment(0, 103, b"ccccc"),
         client_segment(0, 101, b"ddd"),
     ]);
-    let lines = POLICIES.map(|policy| run(&[&format!("policy={policy}")], &frames, 1).to_line());
+    let lines =
+        POLICIES.map(|policy| run_tcp(&[&format!("policy={policy}")], &frames, 1).to_line());
     let old_stays = ">^bbb|aaa|c|$ <^$";
     let new_wins = ">^bbbbb|a|c|$ <^$";
     assert_eq!(lines, [old_stays, new_wins, new_wins, new_wins, new_wins, old_stays]);
@@ -80,10 +81,10 @@ fn policy_decides_overlap_with_two_held_segments() {
         client_segment(0, 106, b"a"),
         client_segment(FIN, 101, b"bbbbbbbb"),
     ]);
-    let found = run(&[], &frames, 64);
+    let found = run_tcp(&[], &frames, 64);
     assert_eq!(found.to_line(), ">^bb|a|bb|a|bb$ <^$");
     assert_eq!(found.counts.made.blocks, 3, "two more pieces, and the server's end");
-    let found = run(&["policy=bsd"], &frames, 64);
+    let found = run_tcp(&["policy=bsd"], &frames, 64);
     assert_eq!(
         (found.to_line().as_str(), found.dropped_blocks("overlapped")),
         (">^bbbbbbbb$ <^$", 2)

@@ -2,7 +2,7 @@
 //! batch size, policy and state move, the output must contain the same bytes, with holes for lost
 //! bytes, and the ledger must balance.
 
-use super::run::{Outcome, run, run_with_state_moves};
+use super::run::{Outcome, run_tcp, run_with_state_moves};
 use super::{ACK, FIN, SYN};
 use crate::testing::Frame;
 use testkit::Random;
@@ -231,7 +231,7 @@ fn reordered_bytes_are_emitted_in_order() {
         let frames = interleave(&mut random, &conversations);
         let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
         let batch = random.within(1..65);
-        let outcome = run(&[&policy], &frames, batch);
+        let outcome = run_tcp(&[&policy], &frames, batch);
         conversations.iter().for_each(|talk| talk.assert_output(&outcome));
         assert_eq!(outcome.counter_value("missing bytes"), 0, "{disturbance:?}");
         assert_eq!(outcome.counter_value("new sessions"), conversations.len() as u64);
@@ -262,7 +262,7 @@ fn bytes_after_a_fin_do_not_change_the_output() {
         }
         let frames = interleave(&mut random, std::slice::from_ref(&talk));
         let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
-        let outcome = run(&[&policy], &frames, random.within(1..65));
+        let outcome = run_tcp(&[&policy], &frames, random.within(1..65));
         talk.assert_output(&outcome);
         assert_eq!(outcome.counter_value("missing bytes"), 0, "{disturbance:?}");
         // Two strays may cover the same bytes.
@@ -282,7 +282,7 @@ fn lost_bytes_become_a_hole_of_their_length() {
             .collect();
         let frames = interleave(&mut random, &conversations);
         let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
-        let outcome = run(&[&policy], &frames, random.within(1..65));
+        let outcome = run_tcp(&[&policy], &frames, random.within(1..65));
         let has = |side: usize, talk: &Conversation| talk.lost[side].len() < talk.sides[side].len();
         for talk in conversations.iter().filter(|talk| has(0, talk) || has(1, talk)) {
             talk.assert_output(&outcome);
@@ -361,7 +361,7 @@ fn overlaps_follow_the_policy() {
         }
         frames.push(Frame::segment((4000, 80), FIN, 101 + length as u32, b""));
         frames.push(Frame::segment((4000, 80), 0, 100, b"_"));
-        let outcome = run(&[&format!("policy={policy}")], &frames, random.within(1..65));
+        let outcome = run_tcp(&[&format!("policy={policy}")], &frames, random.within(1..65));
         let letter = |owner: &Option<(usize, u8)>| owner.map_or(0, |(_, letter)| letter);
         let wanted: Vec<u8> = [b'_'].into_iter().chain(owner.iter().map(letter)).collect();
         let found = &outcome.streams()[&(1, false)].bytes;

@@ -1,6 +1,6 @@
 //! Tests of forged resets, and of resets that their receivers ignore.
 
-use super::run::{EmittedBlock, Outcome, run, run_with_state_moves};
+use super::run::{EmittedBlock, Outcome, run_tcp, run_with_state_moves};
 use super::*;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -24,7 +24,7 @@ fn signature_options() -> [Vec<u8>; 2] {
 /// Runs the filter on frames with several batch sizes and state moves, asserts that the output is
 /// always the same, and returns it.
 fn run_with_all_batch_sizes(frames: &[Frame]) -> Outcome {
-    let found = run(&[], frames, 1);
+    let found = run_tcp(&[], frames, 1);
     for batch in [1, 2, 3, 64] {
         let moved = run_with_state_moves(&[], frames, batch, true);
         assert_eq!(moved.counts.counters, found.counts.counters, "{batch}");
@@ -86,8 +86,10 @@ fn data_after_an_accepted_reset_is_another_session() {
             (found.counter_value("resets taken back"), found.counter_value("new sessions")),
             (1, 2)
         );
-        let broken =
-            found.blocks.iter().filter(|block| block.flags.contains(abi::BlockFlags::END_MASK));
+        let broken = found
+            .blocks
+            .iter()
+            .filter(|block| block.flags.contains(abi::BlockFlags::SESSION_END_MASK));
         assert_eq!(broken.map(|block| block.session).collect::<Vec<_>>(), [1, 1]);
     }
 }
@@ -111,7 +113,9 @@ fn reset_is_accepted_after_silence() {
         (found.counter_value("resets taken back"), found.counter_value("duplicates")),
         (0, 1)
     );
-    assert!(found.blocks.iter().any(|block| block.flags.contains(abi::BlockFlags::END_MASK)));
+    assert!(
+        found.blocks.iter().any(|block| block.flags.contains(abi::BlockFlags::SESSION_END_MASK))
+    );
 }
 
 #[test]

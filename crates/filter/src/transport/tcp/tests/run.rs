@@ -30,7 +30,7 @@ pub(super) struct EmittedBlock {
 
 /// Runs the filter with these arguments over the frames, in batches of `batch` frames, and then
 /// finishes it.
-pub(super) fn run(words: &[&str], frames: &[Frame], batch: usize) -> Outcome {
+pub(super) fn run_tcp(words: &[&str], frames: &[Frame], batch: usize) -> Outcome {
     run_with_state_moves(words, frames, batch, false)
 }
 
@@ -50,7 +50,7 @@ pub(super) fn run_with_state_moves(
     for frames in frames.chunks(batch.min(LANES)) {
         now = frames.iter().map(|frame| frame.time).fold(now, u64::max);
         let batch = space.batch(frames);
-        record_blocks(&node.pass(batch, &mut space, now), &mut blocks);
+        record_blocks(&node.process_batch(batch, &mut space, now), &mut blocks);
         if node.wake.take_if(|wake| *wake <= now).is_some() {
             record_blocks(&node.tick(&mut space, now), &mut blocks);
         }
@@ -58,9 +58,9 @@ pub(super) fn run_with_state_moves(
         assert_balance(&node.counts, received, blocks.len());
         if moves {
             let mut other = Node::new(&TCP, words).expect("good arguments");
-            let saved = node.save();
+            let saved = node.take_sessions();
             (other.counts, other.wake) = (node.counts.clone(), node.wake);
-            other.restore(saved).expect("the same filter");
+            other.restore_sessions(saved).expect("the same filter");
             node = other;
         }
     }
@@ -81,15 +81,17 @@ fn assert_balance(counts: &Counts, received: usize, emitted: usize) {
 
 fn record_blocks(batches: &[Batch<'_>], blocks: &mut Vec<EmittedBlock>) {
     for batch in batches {
-        blocks.extend(batch.blocks().map(|(_, block)| EmittedBlock::of(&block)));
+        blocks.extend(batch.blocks().map(|(_, block)| EmittedBlock::from_block(&block)));
     }
 }
 
 impl EmittedBlock {
-    fn of(block: &Block<'_>) -> Self {
+    fn from_block(block: &Block<'_>) -> Self {
         let hole = block.pointer.is_hole();
         if hole {
-            assert!(block.frame.is_empty() && block.marks == Marks::bare(block.length()));
+            assert!(
+                block.frame.is_empty() && block.marks == Marks::for_plain_block(block.length())
+            );
         } else {
             let answered = block.pointer.class.is_answered();
             assert!(
@@ -149,7 +151,7 @@ impl Outcome {
             }
             stream.blocks += 1;
             stream.first |= block.flags.contains(BlockFlags::FIRST);
-            stream.ended |= block.flags.contains(BlockFlags::END);
+            stream.ended |= block.flags.contains(BlockFlags::SESSION_END);
         }
         streams
     }
@@ -181,7 +183,7 @@ pub(super) struct StreamOutput {
 impl EmittedBlock {
     fn text(&self) -> String {
         let first = if self.flags.contains(BlockFlags::FIRST) { "^" } else { "" };
-        let end = if self.flags.contains(BlockFlags::END) { "$" } else { "" };
+        let end = if self.flags.contains(BlockFlags::SESSION_END) { "$" } else { "" };
         let bytes = match (self.hole, self.length) {
             (true, 0) => String::new(),
             (true, length) => format!("*{length}"),
