@@ -322,7 +322,7 @@ fn crossing_rejects_overwriting_policy() {
 /// at the end.
 #[test]
 fn threads_under_pressure_read_intact_blocks() {
-    const BLOCK_COUNT: u64 = 20_000;
+    const BLOCK_COUNT: u64 = if cfg!(miri) { 100 } else { 20_000 };
     let spin = spin_limit_for_processors(processor_count());
     for policy in [OverflowPolicy::Block, OverflowPolicy::DropNew] {
         let doorbell = create_doorbells(3);
