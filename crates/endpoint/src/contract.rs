@@ -1,6 +1,7 @@
 //! The contract of sources and sinks: the traits that they implement, and the types used by these
 //! traits.
 
+pub use crate::batch_limit::BatchLimit;
 pub use crate::open_arguments::OpenArguments;
 pub use crate::source_counts::{ArcCounts, FileReadPosition};
 pub use crate::source_status::{NextBlockTime, SourceStatus};
@@ -176,6 +177,9 @@ pub struct Intake<'s> {
     /// Latest timestamp of a block that the source may append, for a source that reports a
     /// [`NextBlockTime`]. `None` if there is no limit.
     pub until: Option<Time>,
+    /// Limit of the batch in block time, for a source that drives the path's clock. `None` if no
+    /// filter of the space has timers.
+    pub batch_limit: Option<BatchLimit>,
     /// Bit mask of arcs. The bit of an arc is set if all sinks on the arc have accepted the frames
     /// in [`SourceProperties::in_place`]. The source then need not copy the frames of blocks that
     /// follow the arc.
@@ -209,6 +213,7 @@ impl<'s> Intake<'s> {
             room,
             now,
             until: None,
+            batch_limit: None,
             arcs_in_place: 0,
             in_place: false,
             without_bytes: false,

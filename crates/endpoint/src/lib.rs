@@ -7,6 +7,7 @@
 //! Read [`contract`] first, then [`catalog`] (the list), then any source or sink.
 #![forbid(unsafe_code)]
 
+mod batch_limit;
 pub mod catalog;
 mod class_selection;
 pub mod contract;
@@ -33,8 +34,8 @@ pub mod tap_ring;
 pub use catalog::{PROCESS_ENTRIES, SINKS, SOURCES};
 pub use class_selection::ClassSelection;
 pub use contract::{
-    FileReadPosition, Intake, NextBlockTime, OpenArguments, Sink, Source, SourceCounters,
-    SourceProperties, SourceStatus,
+    BatchLimit, FileReadPosition, Intake, NextBlockTime, OpenArguments, Sink, Source,
+    SourceCounters, SourceProperties, SourceStatus,
 };
 pub use drop_reason::{DropReason, deserialize_interned_keys};
 pub use entry::{ProcessEntry, SinkEntry, SourceEntry};

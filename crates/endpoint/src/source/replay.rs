@@ -177,16 +177,21 @@ impl ReplaySource {
         }
     }
 
-    /// Emits packets from the current input piece until the batch is full, or until the next packet
-    /// must not be emitted yet: it is not due, or it is later than the intake's `until`. If the
+    /// Emits packets from the current input piece until the batch is full or reaches its limit in
+    /// time, or until the next packet must not be emitted yet: it is not due, or it is later than
+    /// the intake's `until`. If the
     /// piece ends within a record of the capture, returns the number of bytes needed for this
     /// record, otherwise `None`.
     fn emit_from_piece(&mut self, intake: &mut Intake<'_>) -> Result<Option<usize>, Failure> {
         let (pool, until, now) = (intake.pool, intake.until, intake.now);
+        let (mut limit, mut is_batch_complete) = (intake.batch_limit, false);
         let bytes = self.feed.unconsumed_bytes(pool);
         let (mut consumed, mut outcome) = (0, Ok(None));
         let Self { feed, reader, schedule, origin, emitted, pending, .. } = self;
         intake.append_block_entries(iter::from_fn(|| {
+            if is_batch_complete {
+                return None;
+            }
             let packet = match pending.take() {
                 Some(packet) => packet,
                 None => match reader.next(bytes.get(consumed..).unwrap_or_default()) {
@@ -207,6 +212,7 @@ impl ReplaySource {
                 *pending = Some(packet);
                 return None;
             }
+            is_batch_complete = limit.as_mut().is_some_and(|limit| limit.ends_with(packet.time_ns));
             // A piece is at most `BLOCK_MAX` bytes long, so these offsets fit.
             let from = u32::try_from(consumed + packet.data.start).unwrap_or(u32::MAX);
             let length = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);

@@ -4,13 +4,14 @@
 use super::Clock;
 use super::graph_shape::GraphShape;
 use super::memory::Memory;
-use super::node::Node;
+use super::node::{Node, Operator};
 use super::pass::PassState;
 use super::pause::PausedWalk;
 use super::walk::Walk;
 use buffer::crossing::Batch as RingBatch;
 use buffer::pool::Pool;
-use filter::{Columns, Time};
+use endpoint::BatchLimit;
+use filter::{Columns, Filter, Time};
 
 /// The graph of a space, with the memory, clock and pass state that walks need. A walk passes one
 /// batch through the graph.
@@ -64,6 +65,18 @@ impl LocalGraph {
     pub(super) fn run_expired_timers(&mut self, now: Time, imported: &[RingBatch<'_>]) {
         if self.nodes.iter().any(|node| node.wake.is_some()) {
             self.walk(now, imported, |walk| walk.run_expired_timers());
+        }
+    }
+
+    /// Returns the limit of the next batch in block time. Returns `None` if the path's clock does
+    /// not advance with blocks, or if no filter of the space can have timers.
+    pub(super) fn batch_limit(&self) -> Option<BatchLimit> {
+        let has_timers = |node: &Node| matches!(node.operator, Operator::Filter(Filter::Stream(_)));
+        match self.clock {
+            Clock::BlockTime(_) if self.nodes.iter().any(has_timers) => {
+                Some(BatchLimit::new(self.nodes.iter().filter_map(|node| node.wake).min()))
+            }
+            _ => None,
         }
     }
 

@@ -37,6 +37,7 @@ impl Space {
         // After the limit of `-c` is reached, blocks in flight are not drained.
         let drains = !self.is_limit_reached();
         let now = self.graph.wall_clock_time();
+        let batch_limit = self.graph.batch_limit();
         let node = &mut self.graph.nodes[at];
         let (Operator::Source(part), arcs) = (&mut node.operator, &node.arcs) else { return };
         part.ended = part.ended || stopped && !(drains && part.source.stop());
@@ -55,6 +56,7 @@ impl Space {
             intake.arcs_in_place = self.graph.shape.arcs_in_place.get(at).copied().unwrap_or(0);
         }
         intake.until = until;
+        intake.batch_limit = batch_limit;
         let given = part.source.produce(&mut intake);
         let tap = intake.arc.and_then(|arc| arc.checked_sub(arcs.len()));
         let tap = tap.filter(|tap| *tap < part.taps.len());
@@ -181,6 +183,7 @@ impl Space {
             return;
         }
         let at = *node;
+        let mut limit = if limits.now.is_none() { self.graph.batch_limit() } else { None };
         let walked = match import.peek(limits.blocks_max) {
             Ok(None) => import.is_finished().map(|finished| {
                 *ended = finished;
@@ -189,8 +192,14 @@ impl Space {
             Ok(Some(taken)) => {
                 let mut room = self.inputs.spare.take().unwrap_or_default();
                 room.columns.clear();
-                room.columns
-                    .fill(|pointers, context, marks| taken.copy_columns(pointers, context, marks));
+                room.columns.fill(|pointers, context, marks| {
+                    let count = taken.copy_columns(pointers, context, marks);
+                    let mut times = context.iter().take(count).map(|context| context.time);
+                    let end = limit
+                        .as_mut()
+                        .and_then(|limit| times.position(|time| limit.ends_with(time)));
+                    end.map_or(count, |last| last + 1)
+                });
                 let count = room.columns.len();
                 let now = limits.now.unwrap_or_else(|| self.graph.advance_clock(&room.columns));
                 let (all, spare) = ([taken], &mut self.inputs.spare);

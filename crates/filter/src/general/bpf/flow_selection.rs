@@ -2,9 +2,10 @@
 //! EXPRESSION`.
 //!
 //! This module checks the source's arguments `expression` and `names`, which have the same meaning
-//! as for `bpf`, and emits the kernel code that applies the expression to a frame. The host keeps frames on which the expression is undecided. An expression that tests
-//! ports is undecided on fragments of a datagram, because only the first fragment has ports. The
-//! host therefore keeps all fragments, and can reassemble the datagram. [FEATURES G7; CONTRACT 2]
+//! as for `bpf`, and emits the kernel code that applies the expression to a frame. The host keeps
+//! frames on which the expression is undecided. An expression that tests ports is undecided on
+//! fragments of a datagram, because only the first fragment has ports. The host therefore keeps all
+//! fragments, and can reassemble the datagram. [FEATURES G7; CONTRACT 2]
 
 use super::compile::compile;
 use super::{recorded_names, validate};
