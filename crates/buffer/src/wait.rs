@@ -73,9 +73,11 @@ pub enum ReadUntilMarkResult {
 pub enum WaitResult {
     /// There is something to read, the stream has ended, or there is room to write.
     Ready,
-    /// The wait ended for another reason: the time limit, a signal, a spurious wake-up, or the
-    /// readiness of another descriptor.
+    /// The wait ended for another reason: the time limit, a spurious wake-up, or the readiness of
+    /// another descriptor. A wait that does not distinguish signals also returns this after one.
     NotReady,
+    /// A signal handler ended the wait. Only the ends of a stream of bytes return this.
+    Interrupted,
 }
 
 /// The result of reading one block of a stream.

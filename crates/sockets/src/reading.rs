@@ -223,7 +223,8 @@ fn read_ring(input: &mut RingInput, number: i32, out: &mut [u8]) -> Result<ReadS
         }
         let Some(pipe) = preload::borrow_descriptor(number) else { return Ok(ReadStep::Pipe) };
         let impatient = preload::is_nonblocking(number);
-        if !impatient && input.wait_beside(&[pipe])? == WaitResult::Ready {
+        let waited = if impatient { WaitResult::NotReady } else { input.wait_beside(&[pipe])? };
+        if waited == WaitResult::Ready {
             continue;
         }
         let Some([pipe_events, _]) = preload::poll_pair([number, -1], false) else { continue };
@@ -239,7 +240,8 @@ fn read_ring(input: &mut RingInput, number: i32, out: &mut [u8]) -> Result<ReadS
         if impatient {
             return Ok(ReadStep::Return(call_result(0, preload::EAGAIN)));
         }
-        if !preload::should_restart_call() {
+        // A stale notification also ends a wait, but read(2) may fail only after a signal.
+        if waited == WaitResult::Interrupted && !preload::should_restart_call() {
             return Ok(ReadStep::Return(call_result(0, preload::EINTR)));
         }
     }

@@ -293,13 +293,15 @@ fn wait_for_room(output: &mut Output, number: i32, length: usize) -> Result<Opti
         if preload::is_nonblocking(number) {
             return Ok(Some(preload::EAGAIN));
         }
-        if output.wait(length)? == WaitResult::Ready {
+        let waited = output.wait(length)?;
+        if waited == WaitResult::Ready {
             continue;
         }
         if preload::has_no_reader(number) {
             return Err(Fault::Abandoned);
         }
-        if !preload::should_restart_call() {
+        // A stale notification also ends a wait, but write(2) may fail only after a signal.
+        if waited == WaitResult::Interrupted && !preload::should_restart_call() {
             return Ok(Some(preload::EINTR));
         }
     }

@@ -8,11 +8,21 @@ use std::time::Duration;
 /// Blocks until a descriptor is readable or closed by its peer, a signal arrives, or `limit` passes
 /// (`None` means no limit). Returns, for each descriptor, true if it is readable or closed.
 pub fn wait_until_readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
+    let ready = wait_until_readable_or_signal(descriptors, limit);
+    ready.unwrap_or_else(|| vec![false; descriptors.len()])
+}
+
+/// Waits like [`wait_until_readable`], but returns `None` if a signal handler ended the wait.
+pub fn wait_until_readable_or_signal(
+    descriptors: &[BorrowedFd<'_>],
+    limit: Option<Duration>,
+) -> Option<Vec<bool>> {
     let mut fds: Vec<PollFd<'_>> =
         descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     match poll(&mut fds, limit.map(timespec).as_ref()) {
-        Ok(_) => fds.iter().map(|fd| !fd.revents().is_empty()).collect(),
-        Err(_) => vec![false; fds.len()],
+        Ok(_) => Some(fds.iter().map(|fd| !fd.revents().is_empty()).collect()),
+        Err(rustix::io::Errno::INTR) => None,
+        Err(_) => Some(vec![false; fds.len()]),
     }
 }
 
@@ -88,5 +98,40 @@ pub(crate) fn timespec(limit: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: limit.subsec_nanos().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    extern "C" fn on_signal(_: libc::c_int) {}
+
+    #[test]
+    fn wait_distinguishes_signal_from_notification_and_time_limit() {
+        let handler: extern "C" fn(libc::c_int) = on_signal;
+        let action = handler as *const () as libc::sighandler_t;
+        crate::signal::install_action(libc::SIGURG, action, 0).unwrap();
+        let event = crate::eventfd::EventFd::new().unwrap();
+        let limit = Duration::from_millis(1);
+        assert_eq!(wait_until_readable_or_signal(&[event.as_fd()], Some(limit)), Some(vec![false]));
+        // SAFETY: pthread_self(3) always succeeds.
+        let thread = unsafe { libc::pthread_self() };
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    // SAFETY: the thread runs until this scope has ended.
+                    unsafe { libc::pthread_kill(thread, libc::SIGURG) };
+                    std::thread::sleep(limit);
+                }
+            });
+            assert_eq!(wait_until_readable_or_signal(&[event.as_fd()], None), None);
+            ended.store(true, Ordering::Relaxed);
+        });
+        event.notify();
+        let ready = wait_until_readable_despite_signals(&[event.as_fd()], None);
+        assert_eq!(ready, [true]);
     }
 }

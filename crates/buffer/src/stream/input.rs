@@ -177,8 +177,8 @@ impl Input {
     }
 
     /// Waits until there is something to read or the stream has ended, for at most `limit` (`None`
-    /// means no limit). May return [`WaitResult::NotReady`] earlier, after a signal or another
-    /// notification.
+    /// means no limit). May return [`WaitResult::NotReady`] earlier, after another notification, and
+    /// returns [`WaitResult::Interrupted`] after a signal handler.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         self.wait_with_descriptors(&[], limit)
     }
@@ -210,18 +210,18 @@ impl Input {
             Ok(false) => {
                 let all: Vec<BorrowedFd<'_>> =
                     std::iter::once(self.doorbell.as_fd()).chain(others.iter().copied()).collect();
-                sys::poll::wait_until_readable(&all, limit);
+                let ready = sys::poll::wait_until_readable_or_signal(&all, limit);
                 self.drain_doorbell();
-                Ok(())
+                Ok(if ready.is_some() { WaitResult::NotReady } else { WaitResult::Interrupted })
             }
-            Ok(true) => Ok(()),
+            Ok(true) => Ok(WaitResult::NotReady),
             Err(fault) => Err(fault),
         };
         if let Some(page) = self.ring.walk().side.store.readers.get(index) {
             self.sleeper.announce_wake(page, reader::WAIT);
         }
-        slept?;
-        Ok(if self.is_readable()? { WaitResult::Ready } else { WaitResult::NotReady })
+        let slept = slept?;
+        Ok(if self.is_readable()? { WaitResult::Ready } else { slept })
     }
 
     /// Polls for something to read, as often as past polls justify ([`SpinState`]). Returns true if

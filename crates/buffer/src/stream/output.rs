@@ -311,8 +311,8 @@ impl Output {
     }
 
     /// Publishes all blocks, and sleeps at most once until a block of this length can be written.
-    /// Returns [`WaitResult::NotReady`] after a signal or a spurious wake-up, so that the caller
-    /// can handle other events.
+    /// Returns [`WaitResult::Interrupted`] after a signal handler and [`WaitResult::NotReady`] after
+    /// a spurious wake-up, so that the caller can handle other events.
     pub fn wait(&mut self, length: usize) -> Result<WaitResult, Fault> {
         if let Some(scaler) = &mut self.scaler {
             scaler.record_wait();
@@ -341,17 +341,19 @@ impl Output {
         self.sleeper.announce_sleep(&side.store.writer, writer::WAIT, until);
         let slept = self.sleep(length);
         self.sleeper.announce_wake(&self.ring.cursor_mut().store.writer, writer::WAIT);
-        slept?;
+        let slept = slept?;
         if !self.has_room(length)? {
-            return Ok(WaitResult::NotReady);
+            return Ok(slept);
         }
         self.reader_records.iter_mut().for_each(|end| end.false_alarms = end.false_alarms.min(0));
         Ok(WaitResult::Ready)
     }
 
-    fn sleep(&mut self, length: usize) -> Result<(), Fault> {
+    /// Sleeps once until a reader notifies. Returns [`WaitResult::Interrupted`] if a signal handler
+    /// ended the sleep, and [`WaitResult::NotReady`] otherwise.
+    fn sleep(&mut self, length: usize) -> Result<WaitResult, Fault> {
         if self.has_room(length)? {
-            return Ok(());
+            return Ok(WaitResult::NotReady);
         }
         self.update_readers();
         let present = || self.reader_records.iter().enumerate().filter(|(_, end)| !end.has_left);
@@ -360,9 +362,13 @@ impl Output {
         if doorbells.is_empty() {
             return Err(Fault::Abandoned);
         }
-        let ready = sys::poll::wait_until_readable(&doorbells, self.waking.sleep_limit);
-        let notifying: Vec<usize> =
-            present().zip(ready).filter(|(_, ready)| *ready).map(|((at, _), _)| at).collect();
+        let ready = sys::poll::wait_until_readable_or_signal(&doorbells, self.waking.sleep_limit);
+        let slept = if ready.is_some() { WaitResult::NotReady } else { WaitResult::Interrupted };
+        let notifying: Vec<usize> = present()
+            .zip(ready.unwrap_or_default())
+            .filter(|(_, ready)| *ready)
+            .map(|((at, _), _)| at)
+            .collect();
         for at in notifying {
             let end = &mut self.reader_records[at];
             end.false_alarms += 1;
@@ -370,7 +376,7 @@ impl Output {
                 self.disconnect(at);
             }
         }
-        if self.cursor_mut().is_abandoned() { Err(Fault::Abandoned) } else { Ok(()) }
+        if self.cursor_mut().is_abandoned() { Err(Fault::Abandoned) } else { Ok(slept) }
     }
 
     /// Updates the list of doorbells with the readers that have joined or left.

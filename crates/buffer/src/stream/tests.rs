@@ -111,6 +111,19 @@ fn blocks_are_published_when_due_or_flushed() {
     assert_eq!(input.wait(Some(Duration::from_millis(1))).unwrap(), WaitResult::NotReady);
 }
 
+/// Programs that preload the pipes of `streamline sh` must not see `EINTR` without a signal.
+#[test]
+fn stale_notification_is_no_interruption() {
+    let (mut output, mut inputs) = open(&stream_config());
+    let input = &mut inputs[0];
+    output.set_waking_overrides(WakingOverrides { notifies_always: true, ..Default::default() });
+    output.flush();
+    assert_eq!(input.wait(None), Ok(WaitResult::NotReady));
+    output.write(b"a").unwrap();
+    output.flush();
+    assert_eq!(input.wait(None), Ok(WaitResult::Ready));
+}
+
 /// With the largest possible [`Config::every`], blocks are published only after a sixteenth of this
 /// small ring, or on a flush.
 #[test]

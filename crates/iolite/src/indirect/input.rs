@@ -213,7 +213,7 @@ impl Input {
                 sys::poll::wait_until_readable(&all, limit);
                 Ok(())
             }
-            Ok(WaitResult::Ready) => Ok(()),
+            Ok(_) => Ok(()),
             Err(fault) => Err(fault),
         };
         self.withdraw_sleep();
