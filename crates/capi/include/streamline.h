@@ -279,8 +279,10 @@ ptrdiff_t streamline_read(int fd,
  Writes count bytes as one block, or as several if they exceed half of the ring or 1 MB. Returns
  the number of bytes written. If the policy is STREAMLINE_BLOCK, waits for room. With
  STREAMLINE_NONBLOCK, writes only the blocks that fit, so the result may be less than count;
- fails with EAGAIN if none fits. If fd is a region, writes at the current offset of fd, like
- streamline_pwrite() at that offset, and moves the offset.
+ fails with EAGAIN if none fits. With STREAMLINE_DROP_NEW, ends before the first block that is
+ dropped, so the result may be less than count, too; fails with ENOBUFS if that is the first
+ block. If fd is a region, writes at the current offset of fd, like streamline_pwrite() at that
+ offset, and moves the offset.
  */
 ptrdiff_t streamline_write(int fd,
                            const void *buf,

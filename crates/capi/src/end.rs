@@ -171,22 +171,37 @@ impl Writer {
 
     /// Writes all bytes as one block, or as several blocks if they exceed the maximum block size;
     /// returns the number of bytes. Blocks until all blocks fit; if `nonblocking`, writes only the
-    /// blocks that fit now. Fails with `ENOBUFS` if the ring drops a block.
+    /// blocks that fit now. If the ring drops a block, ends before it, and fails with `ENOBUFS` if
+    /// it was the first.
     #[inline]
     pub(crate) fn write(&mut self, bytes: &[u8], nonblocking: bool) -> Result<usize, Failure> {
         if nonblocking {
             return self.write_fitting_blocks(bytes);
         }
         let longest = self.output.block_length_max().max(1);
-        if bytes.len() <= longest {
+        let count = if bytes.len() <= longest {
             self.put(bytes)?;
+            bytes.len()
         } else {
-            bytes.chunks(longest).try_for_each(|block| self.put(block))?;
-        }
+            self.write_blocks(bytes, longest)?
+        };
         if self.publishes_at_once {
             self.output.flush();
         }
-        Ok(bytes.len())
+        Ok(count)
+    }
+
+    /// Writes the bytes in blocks of `longest` bytes, up to the first block that the ring drops.
+    /// Returns the number of bytes written. Fails with `ENOBUFS` if this number is 0.
+    fn write_blocks(&mut self, bytes: &[u8], longest: usize) -> Result<usize, Failure> {
+        let mut count = 0;
+        for block in bytes.chunks(longest) {
+            if !self.output.write(block)? {
+                return if count > 0 { Ok(count) } else { Err(dropped_block_error()) };
+            }
+            count += block.len();
+        }
+        Ok(count)
     }
 
     /// Writes as many of the bytes as the ring has room for, in blocks; returns their number. Fails
@@ -198,7 +213,12 @@ impl Writer {
             if !self.output.is_ready(block.len())? {
                 break;
             }
-            self.put(block)?;
+            if !self.output.write(block)? {
+                if count > 0 {
+                    break;
+                }
+                return Err(dropped_block_error());
+            }
             count += block.len();
         }
         // Readers can make room only after they see the written blocks.

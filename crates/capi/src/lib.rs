@@ -24,6 +24,7 @@ mod state_reader;
 mod stream_calls;
 mod table;
 mod transfer;
+mod wait;
 
 pub use config::streamline_config;
 pub use export::*;

@@ -5,6 +5,7 @@ use crate::end::{End, EndKind, Reader, Region, Writer};
 use crate::failure::{Failure, Outcome, wrong_end_error};
 use crate::pointers::{FileEnd, PointerReader, PointerWriter, new_dbuf_id};
 use crate::table::{self, LockedEntry, duplicate_descriptor, not_an_end_error, register_end};
+use crate::wait::repeat_until_limit;
 use abi::DbufId;
 use abi::access::AccessList;
 use buffer::name::{self, Address, Error, NameHost, OpenedObject, ReaderLimits};
@@ -118,7 +119,7 @@ pub(crate) fn accept(fd: i32, limit: Option<Duration>) -> Outcome<i32> {
     let End { kind, nonblocking } = used.require_end(fd)?;
     let limit = if *nonblocking { Some(Duration::ZERO) } else { limit };
     let EndKind::Inbox(inbox) = kind else { return Err(wrong_end_error("an inbox")) };
-    let arrival = inbox.accept(limit)?;
+    let arrival = repeat_until_limit(limit, |left| Ok(inbox.accept(left)?))?;
     match arrival {
         Some(arrival) => register_reader(arrival.input),
         None => Err(Failure::new(crate::failure::EAGAIN, "no program has connected")),
@@ -358,7 +359,14 @@ pub(crate) fn evicted_reader_count(fd: i32) -> Outcome<usize> {
 /// for every other kind of end.
 pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
     let mut used = table::lock_entry(fd)?;
-    match &mut used.require_end(fd)?.kind {
+    let kind = &mut used.require_end(fd)?.kind;
+    let waited = repeat_until_limit(limit, |left| Ok(wait_once(kind, left)?.then_some(())));
+    Ok(waited?.is_some())
+}
+
+/// Waits like [`wait`], but may return false earlier, after a signal or a stale notification.
+fn wait_once(kind: &mut EndKind, limit: Option<Duration>) -> Outcome<bool> {
+    match kind {
         EndKind::Reader(reader) => reader.wait(limit),
         EndKind::Writer(writer) => writer.wait(),
         EndKind::Inbox(inbox) => {

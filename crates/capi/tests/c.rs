@@ -99,6 +99,11 @@ fn inbox_accepts_a_writer_in_another_process() {
 }
 
 #[test]
+fn signal_handler_does_not_end_a_wait_early() {
+    run_c_test_part("waits");
+}
+
+#[test]
 fn d9_multiway_pipe_ends_are_inherited_over_fork() {
     run_c_test_part("mpipe");
 }

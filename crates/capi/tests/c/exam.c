@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include "streamline.h"
 
@@ -172,6 +174,54 @@ static void calls(void)
     MUST(streamline_wait(r, 0) == 0 && streamline_wait(w, -1) == 1);
     MUST(streamline_write(w, buf, 100) == 100);
     MUST(streamline_close(w) == 0 && streamline_close(r) == 0);
+
+    /* A long write to a full ring that drops: the result says how much was written. */
+    static char longer[20000];
+    struct streamline_counts counts;
+    struct streamline_config dropping = { .capacity = 4096, .policy = STREAMLINE_DROP_NEW };
+    w = streamline_create(name, &dropping), r = streamline_open(name, STREAMLINE_NONBLOCK);
+    MUST(w >= 0 && r >= 0);
+    ptrdiff_t written = streamline_write(w, longer, sizeof longer), got, all = 0;
+    MUST(written > 0 && written < (ptrdiff_t)sizeof longer);
+    FAILS(ENOBUFS, streamline_write(w, longer, sizeof longer));
+    MUST(streamline_count(w, &counts) == 0);
+    MUST(counts.bytes == (uint64_t)written && counts.dropped == 2);
+    while ((got = streamline_read(r, longer, sizeof longer)) > 0)
+        all += got;
+    MUST(all == written);
+    MUST(streamline_close(w) == 0 && streamline_close(r) == 0);
+}
+
+static void on_alarm(int signal)
+{
+    (void)signal;
+}
+
+/* A signal handler does not end a wait before its limit. */
+static void waits(void)
+{
+    struct sigaction action = { .sa_handler = on_alarm };
+    struct itimerval often = { { 0, 20000 }, { 0, 20000 } }, never = { { 0, 0 }, { 0, 0 } };
+    struct timespec begin, end;
+    char box[80];
+    int w = streamline_create(name, NULL), r = streamline_open(name, STREAMLINE_READ);
+    snprintf(box, sizeof box, "%s-box", name);
+    int inbox = streamline_create_inbox(box, 0600);
+    MUST(w >= 0 && r >= 0 && inbox >= 0 && sigaction(SIGALRM, &action, NULL) == 0);
+    MUST(setitimer(ITIMER_REAL, &often, NULL) == 0);
+    for (int round = 0; round < 3; round++) {
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        if (round == 0)
+            MUST(streamline_wait(r, 150) == 0);
+        else if (round == 1)
+            MUST(streamline_wait(inbox, 150) == 0);
+        else
+            FAILS(EAGAIN, streamline_accept(inbox, 150));
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        MUST((end.tv_sec - begin.tv_sec) * 1000 + (end.tv_nsec - begin.tv_nsec) / 1000000 >= 149);
+    }
+    MUST(setitimer(ITIMER_REAL, &never, NULL) == 0);
+    MUST(streamline_close(w) == 0 && streamline_close(r) == 0 && streamline_close(inbox) == 0);
 }
 
 static void region(void)
@@ -496,7 +546,7 @@ int main(int argc, char **argv)
     static const struct { const char *name; void (*run)(void); } parts[] = {
         { "arguments", arguments }, { "calls", calls }, { "region", region },
         { "inbox", inbox }, { "mpipe", mpipe }, { "threads", threads },
-        { "evict", evict }, { "peek", peek },
+        { "evict", evict }, { "peek", peek }, { "waits", waits },
     };
     if (argc == 3 && strcmp(argv[1], "state") == 0) {
         state(argv[2]);
