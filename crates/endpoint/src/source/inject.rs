@@ -67,7 +67,9 @@ struct Queue {
     bytes: u64,
     /// Maximum number of queued bytes, set when the source is opened; 0 while no source is open.
     bytes_max: u64,
+    /// Frames that were injected since the source was opened, queued or not.
     offered: Amount,
+    /// Frames among `offered` that were dropped.
     refused: u64,
     ended: bool,
 }
@@ -150,6 +152,9 @@ struct InjectSource {
     shared: Arc<SharedQueue>,
     origin: u16,
     emitted: Amount,
+    /// Amount injected, number of frames refused, and number of frames left unread when the source
+    /// was closed; `None` while it is open.
+    closed: Option<(Amount, u64, u64)>,
 }
 
 fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
@@ -166,7 +171,8 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     }
     queue.bytes_max = opening.arguments.number("queue").unwrap_or_default();
     drop(queue);
-    Ok(Box::new(InjectSource { shared, origin: opening.origin, emitted: Amount::default() }))
+    let (origin, emitted) = (opening.origin, Amount::default());
+    Ok(Box::new(InjectSource { shared, origin, emitted, closed: None }))
 }
 
 impl Source for InjectSource {
@@ -193,13 +199,18 @@ impl Source for InjectSource {
     }
 
     fn counters(&self) -> SourceCounters {
-        let queue = lock(&self.shared.queue);
-        let unread = (queue.bytes_max == 0).then_some(queue.frames.len() as u64);
-        let mut dropped = vec![("queue".into(), Some(queue.refused))];
+        let (offered, refused, unread) = match self.closed {
+            Some((offered, refused, unread)) => (offered, refused, Some(unread)),
+            None => {
+                let queue = lock(&self.shared.queue);
+                (queue.offered, queue.refused, None)
+            }
+        };
+        let mut dropped = vec![("queue".into(), Some(refused))];
         dropped.extend(unread.map(|unread| (crate::DropReason::Unread, Some(unread))));
         SourceCounters {
             dropped,
-            observed: Some(queue.offered),
+            observed: Some(offered),
             ..SourceCounters::lossless(self.emitted)
         }
     }
@@ -209,7 +220,21 @@ impl Source for InjectSource {
     }
 
     fn close(&mut self) {
-        lock(&self.shared.queue).bytes_max = 0;
+        if self.closed.is_some() {
+            return;
+        }
+        // The next path that uses the injector begins with an empty queue and counts from 0.
+        let mut queue = lock(&self.shared.queue);
+        let empty = Queue { ended: queue.ended, ..Queue::default() };
+        let Queue { frames, offered, refused, .. } = std::mem::replace(&mut *queue, empty);
+        self.closed = Some((offered, refused, frames.len() as u64));
+    }
+}
+
+impl Drop for InjectSource {
+    fn drop(&mut self) {
+        // A path that was built but did not start does not close its source.
+        self.close();
     }
 }
 
@@ -299,6 +324,30 @@ mod tests {
             [("queue".into(), Some(6)), (crate::DropReason::Unread, Some(54))]
         );
         assert_eq!((counters.observed.unwrap().blocks, counters.given.blocks), (70, 10));
+    }
+
+    #[test]
+    fn second_path_of_an_injector_begins_empty_and_counts_from_zero() {
+        let injector = Injector::new("again").unwrap();
+        let mut first = inject_source("again").unwrap();
+        injector.inject(b"left unread");
+        first.close();
+        let mut second = inject_source("again").unwrap();
+        assert_eq!(injector.inject(b"two"), InjectOutcome::Queued);
+        let mut pool = small_segment_pool(1 << 16);
+        let (_, emitted) = produce_once(&mut *second, &mut pool, 8, 5).unwrap();
+        assert_eq!(emitted.iter().map(|block| &block.bytes[..]).collect::<Vec<_>>(), [b"two"]);
+        let counters = second.counters();
+        assert_eq!((counters.observed, counters.given), (Some(counters.given), counters.given));
+        let counters = first.counters();
+        assert_eq!(counters.observed, Some(Amount { blocks: 1, bytes: 11 }));
+        assert_eq!(
+            counters.dropped,
+            [("queue".into(), Some(0)), (crate::DropReason::Unread, Some(1))]
+        );
+        // A path that fails to start drops its source without closing it.
+        drop(second);
+        assert!(inject_source("again").is_ok());
     }
 
     #[test]
