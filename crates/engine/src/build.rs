@@ -15,7 +15,7 @@ use crate::live::PathHandle;
 use crate::numbering::PlanNumbers;
 use crate::path::origins::PathOrigins;
 use crate::path::running_path::{self, PathState, RunningPath};
-pub use crate::path::{PathOptions, REMOVED_INDEX, RunSettings};
+pub use crate::path::{PathOptions, ProgramRegistry, REMOVED_INDEX, RunSettings};
 use crate::pools::{intake_config, intake_config_for_length};
 use crate::record::RecordMode;
 use buffer::pool::PoolConfig;

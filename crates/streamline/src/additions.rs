@@ -7,7 +7,7 @@
 
 use abi::Class;
 use endpoint::{Failure, OpenArguments, Sink, SinkEntry, SourceEntry};
-use engine::build::RunSettings;
+use engine::build::{ProgramRegistry, RunSettings};
 use engine::registry::MachineRegistry;
 use filter::{
     Amount, Arguments, Batch, Block, Classes, Classify, ClassifyContext, Description,
@@ -62,7 +62,8 @@ impl RegistryAdditions {
     }
 
     /// Adds a filter that classifies each block with `classify`. Calls are serialized. If
-    /// `classify` returns `None`, the block has no class, and a plain pipe drops the block.
+    /// `classify` returns `None`, the block has no class, and a plain pipe drops the block. The
+    /// same holds for the two largest numbers, which are no classes.
     ///
     /// ```
     /// # fn main() -> Result<(), streamline::OpenError> {
@@ -89,7 +90,7 @@ impl RegistryAdditions {
             input_forms: Forms::ANY,
             classes: Classes::Number {
                 meaning: "the answer of this program",
-                range: ValueRange { low: 0, high: u32::MAX },
+                range: ValueRange { low: 0, high: Class::ZERO.0 - 1 },
                 names: &[],
             },
             reasons: CALLBACK_DROP_REASONS,
@@ -186,6 +187,13 @@ impl RegistryAdditions {
     /// sinks of this value.
     pub(crate) fn settings(&self) -> RunSettings {
         RunSettings { sources: self.sources, sinks: self.sinks, ..RunSettings::default() }
+    }
+
+    /// Returns the registry with which a running request of this program is changed, or `None` if
+    /// the program has added no filter, source or sink. It keeps no pipe end open.
+    pub(crate) fn registry_for_changes(&self) -> Option<ProgramRegistry> {
+        let registry = || Self { ends: Vec::new(), ..self.clone() };
+        (!self.descriptions.is_empty()).then(|| ProgramRegistry(Arc::new(registry())))
     }
 
     fn find_description(&self, name: &str) -> Option<&'static Description> {
@@ -323,8 +331,8 @@ struct CallbackFilter(Arc<Mutex<Classifier>>);
 impl Classify for CallbackFilter {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match lock_ignoring_poison(&self.0)(block) {
-            Some(class) => Class::from_natural(class),
-            None => cx.answer_absent(UNANSWERED_REASON),
+            Some(class) if class < Class::ZERO.0 => Class::from_natural(class),
+            _ => cx.answer_absent(UNANSWERED_REASON),
         }
     }
 }
@@ -346,8 +354,8 @@ impl Sink for CallbackSink {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         let mut function = lock_ignoring_poison(&self.function);
         for (_, block) in batch.blocks() {
-            let target = format!("function {}", self.name);
-            function(&block).map_err(|why| Failure::new("call", target, why))?;
+            let target = || format!("function {}", self.name);
+            function(&block).map_err(|why| Failure::new("call", target(), why))?;
             self.taken.blocks += 1;
             self.taken.bytes += u64::from(block.length());
         }

@@ -41,9 +41,9 @@ impl PreparedRequest {
         extras: PathOptions,
     ) -> Result<ReadyRequest, OpenError> {
         let steps = options.steps.clone();
-        let helper = options.helper.clone();
-        let ready = self
-            .build_ready_request(options, &PathOptions { helper, steps: steps.clone(), ..extras });
+        let (helper, registry) = (options.helper.clone(), options.own.registry_for_changes());
+        let extras = PathOptions { helper, registry, steps: steps.clone(), ..extras };
+        let ready = self.build_ready_request(options, &extras);
         if ready.is_err() {
             steps.roll_back();
         }

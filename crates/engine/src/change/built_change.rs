@@ -60,7 +60,8 @@ impl BuiltChange {
     ) -> Result<Self, ChangeError> {
         let mut refused: Vec<KernelRefusal> = Vec::new();
         loop {
-            let matched = MatchedPlan::plan_and_match(graph, edited, state, (machine, &refused));
+            let how = (with.1.registry(), machine, &refused[..]);
+            let matched = MatchedPlan::plan_and_match(graph, edited, state, how);
             let matched = matched.map_err(ChangeError::Unplaceable)?;
             matched.check_change_is_possible(state)?;
             if !matched.crossed.is_empty() && !matches!(with.1.record_mode, RecordMode::Off) {

@@ -9,8 +9,8 @@ use super::outcome::ChangeError;
 use crate::numbering::{PlanNumbers, replica_ring_count};
 use crate::path::origins::PathOrigins;
 use crate::path::running_path::{PathState, RunningComponent};
-use crate::registry::MachineRegistry;
 use filter::{FilterKind, StateScope};
+use pipeline::Registry;
 use pipeline::edit::EditResult;
 use pipeline::graph::{Edge, Graph, Node, NodeId, Step};
 use pipeline::language::Span;
@@ -51,7 +51,7 @@ impl MatchedPlan {
         graph: &Graph,
         edited: &EditResult,
         state: &PathState,
-        (machine, refused): (&Machine, &[KernelRefusal]),
+        (registry, machine, refused): (&dyn Registry, &Machine, &[KernelRefusal]),
     ) -> Result<Self, Unplaceable> {
         let stays: [&dyn Fn(NodeId) -> bool; 3] = [
             &|_| true,
@@ -62,17 +62,14 @@ impl MatchedPlan {
         ];
         let mut last = None;
         for stays in stays {
-            let plan = match plan(
-                pin_surviving_nodes(graph, edited, state, stays),
-                &MachineRegistry::Local,
-                machine,
-            ) {
-                Ok(plan) => plan,
-                Err(why) => {
-                    last = Some(why);
-                    continue;
-                }
-            };
+            let plan =
+                match plan(pin_surviving_nodes(graph, edited, state, stays), registry, machine) {
+                    Ok(plan) => plan,
+                    Err(why) => {
+                        last = Some(why);
+                        continue;
+                    }
+                };
             let plan = match refused.is_empty() {
                 true => plan,
                 false => match plan.replan_after_refusals(machine, refused) {
@@ -97,7 +94,7 @@ impl MatchedPlan {
         }
         match last {
             Some(why) => Err(why),
-            None => plan(graph.clone(), &MachineRegistry::Local, machine)
+            None => plan(graph.clone(), registry, machine)
                 .map(|plan| Self::match_edited_plan(plan, edited, state)),
         }
     }

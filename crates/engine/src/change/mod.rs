@@ -225,7 +225,7 @@ fn apply_edit(
     })?;
     let repeated = matches!(whole.extras.record_mode, RecordMode::Replay(_));
     let registry: &dyn Registry =
-        if repeated { &MachineRegistry::Recorded } else { &MachineRegistry::Local };
+        if repeated { &MachineRegistry::Recorded } else { whole.extras.registry() };
     let edit = &edit.resolve_unset_parameters(registry);
     let known = state.parsed_graph.as_ref().filter(|known| *known.text == *text);
     let (edited, read) =

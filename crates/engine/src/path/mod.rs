@@ -16,10 +16,13 @@ pub use starter::is_space_thread;
 
 use crate::kernel::InjectedRefusal;
 use crate::record::RecordMode;
+use crate::registry::MachineRegistry;
 use crate::why::FlowQuery;
 use endpoint::{SinkEntry, SourceEntry};
+use pipeline::Registry;
 use pipeline::plan::{Machine, MovePeriod, Plan, RuntimeChanges};
 use runtime::latency::LatencyBudget;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use sys::rollback::RollbackLog;
@@ -72,6 +75,29 @@ pub struct PathOptions {
     pub steps: RollbackLog,
     /// The latency of blocks in the path, compared with the bound that the request sets.
     pub budget: Arc<LatencyBudget>,
+    /// The registry with which changes of the path are read and planned, if an embedding program
+    /// has added filters, sources or sinks; `None` for the registry of this machine.
+    pub registry: Option<ProgramRegistry>,
+}
+
+impl PathOptions {
+    /// Returns the registry with which changes of a path are read and planned.
+    pub(crate) fn registry(&self) -> &dyn Registry {
+        match &self.registry {
+            Some(ProgramRegistry(registry)) => registry.as_ref(),
+            None => &MachineRegistry::Local,
+        }
+    }
+}
+
+/// The registry of an embedding program, which knows the filters, sources and sinks of this program.
+#[derive(Clone)]
+pub struct ProgramRegistry(pub Arc<dyn Registry + Send + Sync>);
+
+impl fmt::Debug for ProgramRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProgramRegistry")
+    }
 }
 
 /// Automatic changes that a path may make.
