@@ -15,6 +15,7 @@ without Python's lock: calls that wait let other threads of the program run.
 """
 
 import ctypes
+import errno
 import io
 import json
 import math
@@ -69,6 +70,16 @@ def _done(answer):
     if answer < 0:
         raise Error(ctypes.get_errno(), _library.streamline_error().decode())
     return answer
+
+
+def _c_string(given):
+    if given is None:
+        return None
+    text = os.fsencode(given)
+    if b"\0" in text:
+        # In C the text would end there.
+        raise Error(errno.EINVAL, f"a zero byte in {given!r}")
+    return text
 
 
 class _End(io.TextIOWrapper):
@@ -204,7 +215,11 @@ def run(request, *, count=0, seconds=0, name=None, helper=None, embedded=False):
         >>> path.report()["lost"]
         0
     """
-    text = lambda given: None if given is None else os.fsencode(given)
+    if not 0 <= count < 1 << 64:
+        raise Error(errno.EINVAL, f"count={count} is not a number of blocks")
+    if not 0 <= seconds < 1 << 50:
+        raise Error(errno.EINVAL, f"seconds={seconds} is not a time limit")
     # Rounded up, because 0 is no limit.
-    options = _Options(count, math.ceil(seconds * 1000), text(name), text(helper), int(embedded))
-    return Run(_done(_library.streamline_run(os.fsencode(request), ctypes.byref(options))))
+    limits = (count, math.ceil(seconds * 1000))
+    options = _Options(*limits, _c_string(name), _c_string(helper), int(embedded))
+    return Run(_done(_library.streamline_run(_c_string(request), ctypes.byref(options))))

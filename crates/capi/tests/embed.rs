@@ -126,12 +126,16 @@ fn python_limits_a_run_and_keeps_the_report_of_a_failed_one() {
                    try:\n    run.wait()\n\
                    except streamline.Error as error:\n    print(error)\n\
                    try:\n    run.close()\n\
-                   except streamline.Error:\n    print(run.report()['sources'][0]['name'])";
+                   except streamline.Error:\n    print(run.report()['sources'][0]['name'])\n\
+                   for wrong in {'count': -1}, {'seconds': -1}, {'seconds': float('inf')}, \
+                   {'name': 'a\\0b'}, {'request': 'generate count=1\\0 | count'}:\n    \
+                   try:\n        streamline.run(**{'request': 'generate | count'} | wrong)\n    \
+                   except streamline.Error as error:\n        print(error.errno)";
     let words = ["python3", "-c", program].map(str::to_owned);
     let ran = command_in_namespace(&words, None).output().unwrap();
     let text = String::from_utf8_lossy(&ran.stdout);
     assert!(ran.status.success(), "{text}{}", String::from_utf8_lossy(&ran.stderr));
-    assert!(text.ends_with("generate\n"), "{text}");
+    assert!(text.ends_with("generate\n22\n22\n22\n22\n22\n"), "{text}");
 }
 
 #[test]
