@@ -403,7 +403,7 @@ pub unsafe extern "C" fn streamline_size(fd: c_int, size: *mut streamline_ring_s
 /// descriptors for POLLIN. A reading end becomes readable only after a call on it returned EAGAIN.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_wait(fd: c_int, timeout_ms: c_int) -> c_int {
-    int_result(|| stream_calls::wait(fd, timeout_from_ms(timeout_ms)).map(c_int::from))
+    int_result(|| crate::wait::wait(fd, timeout_from_ms(timeout_ms)).map(c_int::from))
 }
 
 /// Makes calls on an end wait (0) or fail with EAGAIN (1). Fails with EINVAL for the writing end of

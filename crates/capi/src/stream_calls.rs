@@ -13,7 +13,6 @@ use buffer::stream::Config;
 use buffer::{Fault, OverflowPolicy};
 use iolite::interface::StreamReader as _;
 use iolite::{indirect, mpipe};
-use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use sys::process::effective_ids;
@@ -351,34 +350,6 @@ pub(crate) fn evicted_reader_count(fd: i32) -> Outcome<usize> {
         _ => return Err(wrong_end_error("one to write to")),
     };
     Ok(usize::try_from(evicted).unwrap_or(usize::MAX))
-}
-
-/// Blocks until the end is ready: a reader with input or at the end of its stream, a writer with
-/// room for one byte, an inbox with a new writer, a state when its writer is gone, a run when it
-/// has ended. Returns false after `limit`, which does not apply to a writer. Returns true at once
-/// for every other kind of end.
-pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
-    let mut used = table::lock_entry(fd)?;
-    let kind = &mut used.require_end(fd)?.kind;
-    let waited = repeat_until_limit(limit, |left| Ok(wait_once(kind, left)?.then_some(())));
-    Ok(waited?.is_some())
-}
-
-/// Waits like [`wait`], but may return false earlier, after a signal or a stale notification.
-fn wait_once(kind: &mut EndKind, limit: Option<Duration>) -> Outcome<bool> {
-    match kind {
-        EndKind::Reader(reader) => reader.wait(limit),
-        EndKind::Writer(writer) => writer.wait(),
-        EndKind::Inbox(inbox) => {
-            Ok(sys::poll::wait_until_readable(&[inbox.as_fd()], limit).contains(&true))
-        }
-        EndKind::State(state) => Ok(state.wait(limit)),
-        EndKind::Run(run) => Ok(run.wait(limit)),
-        EndKind::PointerReader(reader) => reader.wait(limit),
-        // A write waits by itself.
-        EndKind::PointerWriter(_) | EndKind::File(_) => Ok(true),
-        EndKind::Region(_) | EndKind::Closed => Ok(true),
-    }
 }
 
 pub(crate) fn set_nonblocking(fd: i32, nonblocking: bool) -> Outcome<()> {

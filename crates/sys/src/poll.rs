@@ -100,38 +100,3 @@ pub(crate) fn timespec(limit: Duration) -> Timespec {
         tv_nsec: limit.subsec_nanos().into(),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    extern "C" fn on_signal(_: libc::c_int) {}
-
-    #[test]
-    fn wait_distinguishes_signal_from_notification_and_time_limit() {
-        let handler: extern "C" fn(libc::c_int) = on_signal;
-        let action = handler as *const () as libc::sighandler_t;
-        crate::signal::install_action(libc::SIGURG, action, 0).unwrap();
-        let event = crate::eventfd::EventFd::new().unwrap();
-        let limit = Duration::from_millis(1);
-        assert_eq!(wait_until_readable_or_signal(&[event.as_fd()], Some(limit)), Some(vec![false]));
-        // SAFETY: pthread_self(3) always succeeds.
-        let thread = unsafe { libc::pthread_self() };
-        let ended = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !ended.load(Ordering::Relaxed) {
-                    // SAFETY: the thread runs until this scope has ended.
-                    unsafe { libc::pthread_kill(thread, libc::SIGURG) };
-                    std::thread::sleep(limit);
-                }
-            });
-            assert_eq!(wait_until_readable_or_signal(&[event.as_fd()], None), None);
-            ended.store(true, Ordering::Relaxed);
-        });
-        event.notify();
-        let ready = wait_until_readable_despite_signals(&[event.as_fd()], None);
-        assert_eq!(ready, [true]);
-    }
-}

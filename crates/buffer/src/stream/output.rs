@@ -311,8 +311,8 @@ impl Output {
     }
 
     /// Publishes all blocks, and sleeps at most once until a block of this length can be written.
-    /// Returns [`WaitResult::Interrupted`] after a signal handler and [`WaitResult::NotReady`] after
-    /// a spurious wake-up, so that the caller can handle other events.
+    /// Returns [`WaitResult::Interrupted`] after a signal handler, and [`WaitResult::NotReady`]
+    /// after a spurious wake-up, so that the caller can handle other events.
     pub fn wait(&mut self, length: usize) -> Result<WaitResult, Fault> {
         if let Some(scaler) = &mut self.scaler {
             scaler.record_wait();

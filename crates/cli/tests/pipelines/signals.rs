@@ -27,6 +27,37 @@ fn spawn_and_wait_for_stages(start: &mut Command) -> (std::process::Child, Vec<S
     (child, members)
 }
 
+/// A handler that a signal runs ends a wait in the ring, as it ends a read or a write of a pipe.
+#[test]
+fn handled_signal_interrupts_a_wait_in_the_ring() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        let _: Option<()> = need::report_skip("no `python3`: a program with a signal handler");
+        return;
+    }
+    let begin = "import os, signal, sys, time\n\
+                 def on_alarm(*_): raise TimeoutError\n\
+                 signal.signal(signal.SIGALRM, on_alarm)\n";
+    let attempt = |call: &str| {
+        format!(
+            "{begin}signal.setitimer(signal.ITIMER_REAL, 0.5)\n\
+             try:\n    while True: {call}\n\
+             except TimeoutError: print('interrupted', file=sys.stderr)\n"
+        )
+    };
+    let wait = "import time; time.sleep(2)";
+    let write = "import os, time; os.write(1, bytes(1000000)); time.sleep(2)";
+    for (first, second) in [
+        (write, attempt("os.read(0, 65536)").as_str()),
+        (attempt("os.write(1, bytes(65536))").as_str(), wait),
+    ] {
+        let mut command = shell_command(&[], "python3 -c \"$W\" | python3 -c \"$R\"");
+        command.env("W", first).env("R", second);
+        let output = run_with_timeout(command);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.starts_with("interrupted\n"), "{text}");
+    }
+}
+
 /// Returns a signal mask of a process, such as `SigIgn`, from `/proc/PID/status`.
 fn signal_mask(id: &str, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();

@@ -90,7 +90,7 @@ impl PathOptions {
     }
 }
 
-/// The registry of an embedding program, which knows the filters, sources and sinks of this program.
+/// The registry of an embedding program, with the filters, sources and sinks of this program.
 #[derive(Clone)]
 pub struct ProgramRegistry(pub Arc<dyn Registry + Send + Sync>);
 
