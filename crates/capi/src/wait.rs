@@ -1,5 +1,5 @@
-//! `streamline_wait`, and the waits of other calls from C, which end when the end is ready or the time limit has passed. A signal
-//! handler or a stale notification does not end them.
+//! The call `streamline_wait`, and the waits of other calls from C. They end when the end is ready
+//! or the time limit has passed. A signal handler or a stale notification does not end them.
 
 use crate::end::EndKind;
 use crate::failure::Outcome;

@@ -177,8 +177,8 @@ impl Input {
     }
 
     /// Waits until there is something to read or the stream has ended, for at most `limit` (`None`
-    /// means no limit). May return earlier: [`WaitResult::NotReady`] after another notification, and
-    /// [`WaitResult::Interrupted`] after a signal handler.
+    /// means no limit). May return earlier: [`WaitResult::NotReady`] after another notification,
+    /// and [`WaitResult::Interrupted`] after a signal handler.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         self.wait_with_descriptors(&[], limit)
     }
