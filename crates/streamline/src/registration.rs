@@ -25,13 +25,18 @@ impl Registration {
     /// Registers paths that are about to run.
     ///
     /// If there is no daemon, or if the daemon refuses, the run continues unregistered, unless the
-    /// options require registration or set a name.
+    /// options require registration or set a name. Fails if they do so for an embedded run.
     pub(crate) fn register(
         prepared: &PreparedRequest,
         (lives, group): (Vec<PathHandle>, Option<Arc<dyn WorkerGroup>>),
         options: &Options,
     ) -> Result<Self, OpenError> {
         if options.embedded {
+            if options.name.is_some() || options.registered {
+                let why = "a run that is embedded does not register with the daemon: leave out \
+                           either this option or the name";
+                return Err(OpenError::Unfit(why.to_owned()));
+            }
             return Ok(Self::default());
         }
         let path = PathInfo {
