@@ -1,7 +1,5 @@
 //! Tests of options of a run that contradict each other.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
-
 use streamline::{OpenError, Options};
 
 #[test]
