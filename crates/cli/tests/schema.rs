@@ -5,13 +5,29 @@
 
 mod common;
 
-use common::Folder;
 use common::schema_validator::validate_outputs;
+use common::{ChildGuard, Folder};
+use std::process::{Command, Stdio};
 use testkit::{need, wait_until};
+
+/// Starts a program with a packet socket of all interfaces, which `explain` and `doctor` report.
+/// Waits until the socket is open. Returns `None` if the program cannot be started here.
+fn capture_on_all_interfaces(folder: &Folder) -> Option<ChildGuard> {
+    need::require_root()?;
+    need::require_command("tcpdump")?;
+    let mut command = Command::new("tcpdump");
+    command.args(["-i", "any", "-w", "/dev/null", "udp port 9"]);
+    let capture = ChildGuard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    wait_until("the socket is reported", || {
+        folder.run(&["doctor", "-j"]).out.contains("\"interface\":null")
+    });
+    Some(capture)
+}
 
 #[test]
 fn outputs_without_a_daemon_fit_their_schemas() {
     let folder = Folder::new();
+    let _capture = capture_on_all_interfaces(&folder);
     let out = |words: &[&str]| folder.run(words).out;
     let web = "examples/web.pcap";
     let mut outputs = Vec::new();
