@@ -68,7 +68,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     ))
 }
 
-/// Returns the text of [`FILTERS`] with each filter pinned to the kernel.
+/// Returns the text of [`FILTER_CHAIN`] with each filter pinned to the kernel.
 fn pinned_filters() -> String {
     FILTER_CHAIN
         .split(" |")

@@ -31,7 +31,7 @@ impl Programs {
         Ok(all)
     }
 
-    /// Starts a path under a name. Returns the index of its process, for [`Self::child`].
+    /// Starts a path under a name. Returns the index of its process, for [`Self::path_process`].
     pub(crate) fn add_path(&mut self, name: &str, request: &str) -> Result<usize, String> {
         self.add_path_in_namespace(None, name, request)
     }

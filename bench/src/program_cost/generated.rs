@@ -12,7 +12,7 @@ use testkit::net::Namespace;
 const COUNTED_PORT: u32 = crate::flood::WANTED_PORT as u32;
 /// The filters that precede the arc to [`COUNTING_FILTER`].
 const CHAIN_FILTERS: [&str; 3] = ["ip", "udp", "dport"];
-/// The filter that counts the frames to port [`PORT`].
+/// The filter that counts the frames to port [`COUNTED_PORT`].
 const COUNTING_FILTER: &str = "count";
 /// The drop reasons that the generated program counts, each with its filter, in the order of their
 /// counters. The counters of blocks and bytes precede these counters.

@@ -9,7 +9,7 @@
 //!
 //! `replay` reads 256 KB at a time and walks the blocks in this range, so it never has many long
 //! blocks at once. The cost of many long blocks, and the gain of calls for more than the 64 blocks
-//! of a batch, are measured with filters alone, without walk and source ([`order`]).
+//! of a batch, are measured with filters alone, without walk and source ([`hand_written_walk`]).
 
 mod hand_written_walk;
 

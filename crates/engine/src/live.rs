@@ -1,7 +1,7 @@
 //! Control over a running path: commands to its spaces, access to their counters, and automatic
 //! changes.
 //!
-//! A [`Live`] outlives its path. After the end of the path, commands fail with
+//! A [`PathHandle`] outlives its path. After the end of the path, commands fail with
 //! [`CommandError::Ended`] and queries return the final counters. [`runtime::commands`] describes
 //! how commands reach a space.
 
@@ -50,7 +50,7 @@ pub struct PathSnapshot {
     pub spaces: Vec<SpaceStatus>,
 }
 
-/// The freshness of a space's counters in a [`Snapshot`].
+/// The freshness of a space's counters in a [`PathSnapshot`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CounterFreshness {
     /// The space responded to the query for the snapshot, so the counters are current.
@@ -305,8 +305,8 @@ impl PathHandle {
         self.collect_snapshot(limit, true)
     }
 
-    /// Returns the same ledger as [`Self::counters`], but by node and edge number instead of plan
-    /// index. Omits filter reports.
+    /// Returns the same ledger as [`Self::take_snapshot`], but by node and edge number instead of
+    /// plan index. Omits filter reports.
     #[must_use]
     pub fn ledger_by_number(&self, limit: Duration) -> Ledger {
         let all = self.command_queues();
@@ -322,7 +322,7 @@ impl PathHandle {
         report::merge_ledger(counted, true)
     }
 
-    /// Returns the counters like [`Self::counters`], without the counters of kernel programs.
+    /// Returns the counters like [`Self::take_snapshot`], without the counters of kernel programs.
     pub(crate) fn take_thread_snapshot(&self, limit: Duration) -> PathSnapshot {
         self.collect_snapshot(limit, false)
     }

@@ -35,7 +35,7 @@ use sys::rollback::{RollbackLog, StepResource};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StopConditions<'f> {
     /// A descriptor that stops the run when it becomes readable, usually the descriptor from
-    /// [`crate::signal::watch`]; `None` to watch no descriptor.
+    /// [`crate::signal::watch_stop_signals`]; `None` to watch no descriptor.
     pub stop_descriptor: Option<BorrowedFd<'f>>,
     /// A time limit for the run in ns; `None` for no limit.
     pub time_limit_ns: Option<u64>,

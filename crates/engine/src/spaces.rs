@@ -1,9 +1,9 @@
 //! Status and placement of a running path's spaces. [SL §6.1, §7: a space lists its resources and
 //! takes commands]
 //!
-//! A space reports its resources together with its counters ([`Live::counters`]). The kernel
-//! reports the state of a space's thread; it is queried before the space, because a query to the
-//! space wakes the thread and would change that state. A process in the path (a program or a
+//! A space reports its resources together with its counters ([`PathHandle::take_snapshot`]). The
+//! kernel reports the state of a space's thread; it is queried before the space, because a query to
+//! the space wakes the thread and would change that state. A process in the path (a program or a
 //! sandboxed filter) is reported by the space that feeds it.
 
 use crate::live::{CounterFreshness, PathHandle};

@@ -44,8 +44,8 @@ pub(crate) fn kernel_capture_filter(filter: &Filter, snapshot: usize) -> Capture
 }
 
 impl KernelFilter {
-    /// Loads the programs for a filter that the caller may set later ([`Self::set`]), unless this
-    /// filter already runs in the kernel.
+    /// Loads the programs for a filter that the caller may set later ([`Self::set_kernel_filter`]),
+    /// unless this filter already runs in the kernel.
     pub(crate) fn prepare(&mut self, capture: &Capture, wanted: CaptureFilter) {
         if *capture.filter() != wanted {
             // After a failure, `set` tries again and stores the reason.

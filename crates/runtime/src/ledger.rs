@@ -343,7 +343,7 @@ impl NodeEntry {
     }
 
     /// Returns the amounts of lost blocks, by reason. Drops that the request demands
-    /// ([`DropReason::is_lost`]) and drops of operands are not losses.
+    /// ([`DropReason::is_loss`]) and drops of operands are not losses.
     pub fn losses(&self) -> impl Iterator<Item = (DropReason, Amount)> + '_ {
         let dropped = self.dropped.iter().filter(|(why, _)| why.is_loss() && !self.operand);
         dropped.copied()
@@ -469,7 +469,7 @@ impl Ledger {
 
     /// Returns the number of lost blocks: blocks that were dropped before they reached the path, on
     /// edges, or in filters. The number excludes blocks that no arc accepted, blocks whose drop the
-    /// request demands ([`DropReason::is_lost`]), and copies of blocks that operands dropped.
+    /// request demands ([`DropReason::is_loss`]), and copies of blocks that operands dropped.
     #[must_use]
     pub fn lost_blocks(&self) -> u64 {
         let sources = self.sources.iter().flat_map(|(_, s)| &s.dropped);

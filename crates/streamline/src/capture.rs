@@ -8,8 +8,9 @@
 //! run. Reading a frame takes one copy and no system call.
 //!
 //! Frames from all interfaces, from all processors and in both directions are merged in time order.
-//! A frame is returned only if its time is not later than the last [`Capture::load`], because
-//! another processor may still be about to store a frame with an earlier time.
+//! A frame is returned only if its time is not later than the last
+//! [`Capture::load_arrived_frames`], because another processor may still be about to store a frame
+//! with an earlier time.
 //!
 //! A frame that is not read in time is overwritten in its ring, and counted as lost.
 //!
@@ -76,7 +77,7 @@ pub struct CaptureSettings {
 pub struct Capture {
     directions: Vec<DirectionCapture>,
     clock: ClockOffset,
-    /// Time of the last [`Self::load`], in nanoseconds of the monotonic clock.
+    /// Time of the last [`Self::load_arrived_frames`], in nanoseconds of the monotonic clock.
     loaded_at: u64,
     /// Minimum time between two notifications about arriving frames, in nanoseconds.
     notification_interval_ns: u64,
@@ -86,7 +87,7 @@ pub struct Capture {
     /// from this capture, because they have ended.
     lost_in_ended_directions: u64,
     /// Number of times that an interface was added or removed. A filter that was prepared before
-    /// such a change cannot be activated any more ([`Self::fits`]).
+    /// such a change cannot be activated any more ([`Self::can_switch_to`]).
     interface_changes: u64,
     settings: CaptureSettings,
     options: Options,
@@ -240,13 +241,15 @@ impl Capture {
         oldest
     }
 
-    /// Returns the time of day of the last [`Self::load`], in nanoseconds since 1970.
+    /// Returns the time of day of the last [`Self::load_arrived_frames`], in nanoseconds since
+    /// 1970.
     #[must_use]
     pub const fn last_load_time(&self) -> u64 {
         self.clock.time_of_day(self.loaded_at)
     }
 
-    /// Returns true if a frame was in the rings at the last [`Self::load`] and has not been read.
+    /// Returns true if a frame was in the rings at the last [`Self::load_arrived_frames`] and has
+    /// not been read.
     pub fn has_frames(&mut self) -> bool {
         self.directions.iter_mut().any(|direction| direction.reader.front_frame().is_some())
     }
@@ -262,14 +265,14 @@ impl Capture {
     }
 
     /// Returns the doorbells with which the kernel programs of the capture notify the reader of
-    /// frames. Each is readable after a notification until the next [`Self::load`].
+    /// frames. Each is readable after a notification until the next [`Self::load_arrived_frames`].
     pub fn doorbells(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.directions.iter().map(|direction| direction.attached.doorbell.as_fd())
     }
 
     /// Returns the connections to the daemon. A connection becomes readable when the state of the
-    /// capture may have changed; the caller must then call [`Self::check`]. There are no
-    /// connections if this process runs the programs.
+    /// capture may have changed; the caller must then call [`Self::check_for_failure`]. There are
+    /// no connections if this process runs the programs.
     pub fn daemon_connections(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let running = self.directions.iter().filter(|direction| !direction.has_ended);
         running.filter_map(|direction| direction.attached.handle.connection())

@@ -163,7 +163,7 @@ impl ReadyRequest {
 }
 
 /// A completed run. Clients that follow the run wait for its exit status until
-/// [`report_and_unregister`](Self::end_registration) is called.
+/// [`report_and_unregister`](Self::report_and_unregister) is called.
 #[derive(Debug)]
 pub struct FinishedRun {
     /// The results of the run.

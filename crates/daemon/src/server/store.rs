@@ -7,11 +7,12 @@
 //! new daemon.
 //!
 //! For kernel requests, the descriptors are links, programs and maps, with a note that describes
-//! them ([`engine::kernel::point::Keeper`]), and the connection of each client, under a name that
-//! encodes its state ([`KnownRequestState`]). The programs keep running between two daemons; the
-//! next daemon adopts them under its own policy and answers outstanding calls. Descriptors of
-//! kernel requests are stored only if the manager announces a store (`FDSTORE` in the environment,
-//! systemd 254); otherwise readers are notified that the daemon has exited.
+//! them ([`engine::kernel::shared_attach_point::DescriptorKeeper`]), and the connection of each
+//! client, under a name that encodes its state ([`KnownRequestState`]). The programs keep running
+//! between two daemons; the next daemon adopts them under its own policy and answers outstanding
+//! calls. Descriptors of kernel requests are stored only if the manager announces a store
+//! (`FDSTORE` in the environment, systemd 254); otherwise readers are notified that the daemon has
+//! exited.
 
 use super::registry::PathEntry;
 use engine::kernel::shared_attach_point::{DescriptorKeeper, PERSISTED_NAME_PREFIX};

@@ -9,7 +9,8 @@
 //!
 //! If a thread is busy, however, its filters are timed for 25 ms, and stages (filters with
 //! everything downstream of them) get threads of their own where the planner predicts a gain
-//! ([`super::spread`]). The next measured rate decides whether the stages keep these threads.
+//! ([`super::work_spreading`]). The next measured rate decides whether the stages keep these
+//! threads.
 //!
 //! docs/book/decisions/0091-first-seconds.md
 

@@ -3,15 +3,15 @@
 //!
 //! Input: running paths, and the changes that the user permits ([`AdaptationSettings`]). Output:
 //! changes to the shape of a path ([`crate::change::reshape`]), each reported with its reason
-//! ([`Live::adaptations`]). A separate thread measures each arc's share of the blocks in the first
-//! seconds ([`first_seconds`]), and then ends or waits for reports of stalled sinks ([`stalls`]).
-//! If requested, it instead makes short observations for as long as the path runs
+//! ([`PathHandle::adaptations`]). A separate thread measures each arc's share of the blocks in the
+//! first seconds ([`first_seconds`]), and then ends or waits for reports of stalled sinks
+//! ([`stalls`]). If requested, it instead makes short observations for as long as the path runs
 //! ([`observation`]): costs of filters, block rates, idle time. The planner predicts gains from its
-//! cost table, corrected by the observations. [`replicas`] and [`moves`] then decide on a change,
-//! without using a clock or threads. If one thread has too much work, some of its work moves to
-//! other threads ([`spread`]): replicas of its filters, or a *stage*, which is a filter with
-//! everything downstream of it. If one replica has more work than the others, some of its sessions
-//! move to another replica ([`sessions`]).
+//! cost table, corrected by the observations. [`replicas`] and [`filter_moves`] then decide on a
+//! change, without using a clock or threads. If one thread has too much work, some of its work
+//! moves to other threads ([`work_spreading`]): replicas of its filters, or a *stage*, which is a
+//! filter with everything downstream of it. If one replica has more work than the others, some of
+//! its sessions move to another replica ([`sessions`]).
 //!
 //! The gain from more threads is verified: the rate is measured again, and a change that does not
 //! pay is undone and not repeated soon. A moved filter moves back only if later observations

@@ -177,7 +177,7 @@ impl ReplicaPolicy {
     }
 
     /// Begins a longer pause before the next change. The pause begins at `at` (in ns). It is
-    /// [`PAUSE_GROWTH_FACTOR`] times as long as the previous one, up to [`PAUSE_MAX_NS`].
+    /// [`PAUSE_GROWTH_FACTOR`] times as long as the previous one, up to [`CHANGE_PAUSE_MAX_NS`].
     fn lengthen_pause(&mut self, at: u64) {
         self.pause_ns = self.pause_ns.saturating_mul(PAUSE_GROWTH_FACTOR).min(CHANGE_PAUSE_MAX_NS);
         self.pause_until_ns = at.saturating_add(self.pause_ns);

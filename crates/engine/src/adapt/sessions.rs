@@ -49,7 +49,8 @@ impl SessionBalance {
     }
 
     /// Records a move. If less than four pauses have passed since the previous move, doubles the
-    /// pause, up to [`PAUSE_MAX_NS`]; otherwise resets it to [`SESSION_MOVE_PAUSE_MIN_NS`].
+    /// pause, up to [`SESSION_MOVE_PAUSE_MAX_NS`]; otherwise resets it to
+    /// [`SESSION_MOVE_PAUSE_MIN_NS`].
     fn record_move(&mut self, now: u64) {
         let is_close = now.saturating_sub(self.last_ns) < 4 * self.pause_ns;
         let doubled = self.pause_ns.saturating_mul(2).min(SESSION_MOVE_PAUSE_MAX_NS);

@@ -3,10 +3,10 @@
 //!
 //! Input: the outcome of each worker process, or the last report of a killed process. Output: one
 //! outcome. Each worker reads all blocks of its sources and skips the blocks of other workers'
-//! shares, so only each worker's own share of a source is added up ([`share`]). Losses before the
-//! division of blocks among workers are reported exactly, as bounds, or as unknown ([`losses`]).
-//! Blocks that a killed worker did not report are computed from the counters of the other workers,
-//! which skipped these blocks; they count as dropped (`engine ended`).
+//! shares, so only each worker's own share of a source is added up ([`worker_share`]). Losses
+//! before the division of blocks among workers are reported exactly, as bounds, or as unknown
+//! ([`losses`]). Blocks that a killed worker did not report are computed from the counters of the
+//! other workers, which skipped these blocks; they count as dropped (`engine ended`).
 
 mod losses;
 mod worker_share;

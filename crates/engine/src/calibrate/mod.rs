@@ -4,14 +4,14 @@
 //! Input: the machine. Output: a cost table for the planner, and the figures that could not be
 //! measured, with the reasons. [SL §7.1; CONTRACT 27]
 //!
-//! - [`user`]: every filter in a thread, on bundled or generated frames;
+//! - [`user_filters`]: every filter in a thread, on bundled or generated frames;
 //! - [`twins`]: every twin in the kernel, by test runs;
 //! - [`transfer`]: rings, copies, wake-ups;
 //! - [`taps`]: delivery of a frame to a packet socket or to a kernel program, and its copy to user
 //!   space;
 //! - [`redirect`]: a frame that is redirected to a socket or leaves through another interface;
-//! - [`load`](mod@load): whole requests under load, for `taps` and `redirect`;
-//! - [`stored`]: the file that keeps the cost table.
+//! - [`test_traffic`](mod@test_traffic): whole requests under load, for `taps` and `redirect`;
+//! - [`stored_costs`]: the file that keeps the cost table.
 //!
 //! Each figure is the minimum over several rounds, because other load on the machine can only
 //! increase it. The additional costs of twins under load ([`taps`]) are medians instead; each of

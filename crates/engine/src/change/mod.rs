@@ -1,7 +1,7 @@
 //! Replacement of a running path's request without the loss of a block. [Th §5.4]
 //!
-//! Input: a running path ([`Live`]) and an edit of its request. Output: the ledger of the switch,
-//! or the reason why the change failed.
+//! Input: a running path ([`PathHandle`]) and an edit of its request. Output: the ledger of the
+//! switch, or the reason why the change failed.
 //!
 //! 1. The edited text is checked and planned. Surviving nodes keep their spaces, so a change moves
 //!    no node unless the edit requests it; if no such plan exists, the planner may move nodes.

@@ -40,7 +40,7 @@ pub use filter::{Amount, AttachTarget, TrafficDirection};
 pub struct RequestOwner<'o> {
     /// User id of the owner.
     pub uid: u32,
-    /// The note, which [`AttachPoints::adopt`] later returns.
+    /// The note, which [`AttachPoints::adopt_persisted_points`] later returns.
     pub about: &'o str,
 }
 

@@ -51,7 +51,7 @@ pub(super) fn rings_layout(
 
 /// Returns the size in bytes of the copied frames (records) of one region, which is a power of two.
 /// If the request sets a total size (`asked`), each region gets an equal share of it, but at most
-/// [`BYTES_MAX`]. Otherwise, a region gets the upper bound of `planned`. It gets less if all
+/// [`REGION_BYTES_MAX`]. Otherwise, a region gets the upper bound of `planned`. It gets less if all
 /// regions together would exceed [`RECORDS_BYTES_MAX`], or `memory` divided by
 /// [`RECORDS_MEMORY_DIVISOR`]. The result is never less than the lower bound of `planned`.
 fn region_size(asked: Option<u64>, regions: u32, planned: RangeInclusive<u32>, memory: u64) -> u32 {

@@ -1,14 +1,14 @@
 //! Kernel spaces: the part of a plan that runs as a program at an interface. [SL §5.3, §7.1]
 //!
 //! - [`tree`]: the filters of one request;
-//! - [`fused`]: the filters of several requests, with common filters merged;
+//! - [`fused_tree`]: the filters of several requests, with common filters merged;
 //! - [`assemble`]: the code of a fused tree;
 //! - [`load`](mod@load): loading of the code;
-//! - [`redirecting`]: a program that redirects frames from the host, for a single request;
-//! - [`point`]: an attach point, whose requests change while its program runs;
+//! - [`redirect_program`]: a program that redirects frames from the host, for a single request;
+//! - [`shared_attach_point`]: an attach point, whose requests change while its program runs;
 //! - [`taps`]: exits that stay closed until a reader opens them;
 //! - [`delegation`]: requests of other processes, which may not load programs;
-//! - [`direct`]: a request whose rings the caller reads, without a path;
+//! - [`direct_attachment`]: a request whose rings the caller reads, without a path;
 //! - [`layout`]: sizes of the rings;
 //! - [`report`]: counters of the kernel, as nodes and edges of the ledger.
 //!
@@ -16,7 +16,7 @@
 //! component, for blocks about which the twin is unsure (CONTRACT 18). The counters of both
 //! implementations are added up at the end. Nothing is pinned in a file system, so an attachment
 //! ends with its path, or at the latest with the process, unless a keeper holds its descriptors
-//! ([`point`]).
+//! ([`shared_attach_point`]).
 
 mod assemble;
 pub mod delegation;

@@ -1,11 +1,11 @@
 //! An attach point, and the program that runs there for all its requests. [SL §7.1, prefix sharing,
 //! allocation; CONTRACT 21; RELIABILITY, rollback]
 //!
-//! Requests ([`request`]) are added and removed while frames pass. A program ([`version`]) for the
-//! new set of requests is assembled, verified and loaded while the old one runs, and the link
-//! switches to it between two frames. Both programs use the same resources of a request (pointers,
-//! doorbell, filter state) and of an owner (frames), so readers do not notice the replacement.
-//! Nothing changes before the replacement; a failed step releases the new resources.
+//! Requests ([`request`]) are added and removed while frames pass. A program ([`program_version`])
+//! for the new set of requests is assembled, verified and loaded while the old one runs, and the
+//! link switches to it between two frames. Both programs use the same resources of a request
+//! (pointers, doorbell, filter state) and of an owner (frames), so readers do not notice the
+//! replacement. Nothing changes before the replacement; a failed step releases the new resources.
 //!
 //! Counters belong to a program. After the last run of a program ([`GracePeriod`]), its counters
 //! are added to the totals of each of its requests.

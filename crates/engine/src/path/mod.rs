@@ -4,7 +4,7 @@
 //! - [`processors`]: the processors on which the threads of a path start;
 //! - [`origins`]: the sources of its blocks;
 //! - [`starter`]: the threads of its spaces;
-//! - [`running`]: its current state.
+//! - [`running_path`]: its current state.
 
 pub(crate) mod origins;
 pub(crate) mod processors;

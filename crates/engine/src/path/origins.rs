@@ -23,8 +23,8 @@ pub(crate) struct PathOrigins {
     pub(crate) names: Vec<String>,
     /// The node number of each source. The index in the list is the source's origin.
     nodes: Vec<usize>,
-    /// The names of the sources, by origin, as sinks see them. Only [`Origins::publish`] updates
-    /// these names.
+    /// The names of the sources, by origin, as sinks see them. Only [`PathOrigins::publish`]
+    /// updates these names.
     pub(crate) published: endpoint::Origins,
 }
 
@@ -37,8 +37,8 @@ impl PathOrigins {
         all
     }
 
-    /// Adds the sources of this graph that have no origin yet. Call [`Origins::publish`] to publish
-    /// them.
+    /// Adds the sources of this graph that have no origin yet. Call [`PathOrigins::publish`] to
+    /// publish them.
     pub(crate) fn add_sources(&mut self, graph: &Graph, numbers: &[usize]) {
         for (id, used) in sources_and_programs(graph) {
             let number = numbers[id.0];
@@ -49,7 +49,7 @@ impl PathOrigins {
         }
     }
 
-    /// Makes the current names visible to the sinks, in all clones of [`Origins::published`].
+    /// Makes the current names visible to the sinks, in all clones of [`PathOrigins::published`].
     pub(crate) fn publish(&self) {
         self.published.extend_to(&self.names);
     }

@@ -87,7 +87,7 @@ pub(crate) struct RunningComponent {
     /// Command queues of spaces that changes have removed from the component.
     pub(crate) removed_queues: Vec<Arc<CommandQueue>>,
     /// The command queues of the component's spaces, in a list that is shared with the handle
-    /// [`Live`](crate::live::Live).
+    /// [`PathHandle`](crate::live::PathHandle).
     pub(crate) listed_queues: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
     /// Edges over which blocks leave the kernel, grouped by kernel program.
     pub(crate) kernel_exits: Vec<KernelExit>,
@@ -153,7 +153,7 @@ impl RunningComponent {
     }
 
     /// Publishes the current list of the component's spaces to the handle
-    /// [`Live`](crate::live::Live).
+    /// [`PathHandle`](crate::live::PathHandle).
     pub(crate) fn publish(&self) {
         let spaces = self.spaces.iter().map(|space| Arc::clone(&space.commands)).collect();
         *self.listed_queues.lock().unwrap_or_else(PoisonError::into_inner) = spaces;

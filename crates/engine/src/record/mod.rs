@@ -8,7 +8,7 @@
 //! contains the request, the machine as the planner saw it, and the seed that replaces randomness
 //! in filters.
 //!
-//! - [`form`]: the file format, a pcapng capture that any capture reader opens;
+//! - [`file_format`]: the file format, a pcapng capture that any capture reader opens;
 //! - `head`: the request, the machine and the plan;
 //! - `event`: the encoding of a space's events;
 //! - [`change`]: changes to the path;

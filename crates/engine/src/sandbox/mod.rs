@@ -12,7 +12,7 @@
 //! connects the spaces to the process. The reader of a stream cannot write to it and checks every
 //! position. A message contains a complete block, with its frame, class, session and marks
 //! ([`message`]). A block from the process is untrusted, and every field is checked before use
-//! ([`exit`]).
+//! ([`output_half`]).
 //!
 //! The process runs the same program as the path ([`child`]). It creates the filter, gives up all
 //! privileges ([`sys::confine`]), and then reports that it is ready. If the process exits for any

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum time to wait until the daemon no longer lists a path that has closed its connections.
 const END_GRACE_PERIOD: Duration = Duration::from_millis(200);
-/// Kind of the [`PathListEvent`](crate::protocol::Event) of a path that has ended.
+/// Kind of the [`PathListEvent`](crate::protocol::PathListEvent) of a path that has ended.
 const PATH_ENDED_EVENT: &str = "went";
 
 impl Client {

@@ -282,10 +282,10 @@ impl PathClient {
         self.follow(&FollowParameters { every_ms: to_ms(every), form, counters_every_ms: None })
     }
 
-    /// Subscribes as [`subscribe`](Self::subscribe) does, but to the totals of the path: running
-    /// time, output and losses. Totals cost the path less than all counters. At each interval of
-    /// `counters_every`, an update contains all counters instead. A path of an older version always
-    /// sends all counters.
+    /// Subscribes as [`subscribe_to_counters`](Self::subscribe_to_counters) does, but to the totals
+    /// of the path: running time, output and losses. Totals cost the path less than all counters.
+    /// At each interval of `counters_every`, an update contains all counters instead. A path of an
+    /// older version always sends all counters.
     pub fn subscribe_to_totals(
         &self,
         every: Duration,

@@ -83,7 +83,7 @@ impl RemoteRequest {
 
     /// Receives the final counters of the request from the daemon. If `why` is
     /// [`EndCause::Detached`], first asks the daemon to remove the request. Blocks for at most
-    /// [`EXPENSIVE_CALL_TIMEOUT`](crate::client::LONG_TIMEOUT) per message.
+    /// [`EXPENSIVE_CALL_TIMEOUT`](crate::client::EXPENSIVE_CALL_TIMEOUT) per message.
     fn receive_final_counts(&self, why: EndCause, counted: &mut ReportedCounters) -> FinalCounters {
         let nothing = serde_json::json!({});
         let call = Call::new("io.streamline.Detach", &nothing);

@@ -121,7 +121,7 @@ impl Service {
     }
 
     /// Returns the page of the path's nodes that a client requests; an empty page before the first
-    /// [`update_described_nodes`](Self::describe_nodes).
+    /// [`update_described_nodes`](Self::update_described_nodes).
     fn nodes_page(&self, wanted: NodesParameters) -> NodesPage<'_> {
         self.described.as_ref().map(|known| known.page(wanted)).unwrap_or_default()
     }

@@ -23,8 +23,8 @@ pub(super) struct RemainderSocket {
     /// no packets.
     excluded: Option<Vec<u32>>,
     pending: Option<CookedPacket>,
-    /// True if the socket has been found empty since the last call of [`Self::load`]. It is then
-    /// not read again until the next call.
+    /// True if the socket has been found empty since the last call of [`Self::allow_next_read`]. It
+    /// is then not read again until the next call.
     is_empty: bool,
     bytes: Box<[u8]>,
     drops: u64,

@@ -10,7 +10,7 @@ use streamline::paths::{
     ChangeParameters, ChangedNodes, Client, ClientError, OUTDATED_ERROR, PathClient, PathView,
 };
 
-/// The result of a change to the tree that [`carry_out`] has attempted.
+/// The result of a change to the tree that [`carry_out_change`] has attempted.
 #[derive(Debug)]
 pub(crate) enum ChangeResult {
     /// The path has applied the change. Contains the new nodes of the path, if its reply included

@@ -21,8 +21,8 @@ pub struct TapConnection(Mutex<TapState>);
 #[derive(Debug)]
 struct TapState {
     path: PathClient,
-    /// The last report of the tap, if a call of [`TapConnection::skipped`] has already received it;
-    /// `None` otherwise.
+    /// The last report of the tap, if a call of [`TapConnection::skipped_blocks`] has already
+    /// received it; `None` otherwise.
     last_report: Option<LastTapReport>,
 }
 

@@ -176,8 +176,8 @@ impl ReplicaProgress {
     /// batch or a later one was dispatched to the replica, and the replica has not reported the
     /// batch as finished.
     ///
-    /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish`]. A caller that gets `false` and
-    /// then reads the replica's ring sees all output of the batch.
+    /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish_batches_below`]. A caller that
+    /// gets `false` and then reads the replica's ring sees all output of the batch.
     pub fn may_have_unfinished_lanes(&self, copy: usize, batch_id: u64) -> bool {
         let copy = &self.replicas[copy];
         copy.finished_end.load() <= batch_id && copy.dispatched_end.load() > batch_id
@@ -185,8 +185,9 @@ impl ReplicaProgress {
 
     /// Returns true if a replica has finished all batches dispatched to it.
     ///
-    /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish`]. If a caller in the
-    /// dispatcher's thread gets `true`, the replica's filters stay idle until the next dispatch.
+    /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish_batches_below`]. If a caller in
+    /// the dispatcher's thread gets `true`, the replica's filters stay idle until the next
+    /// dispatch.
     pub fn has_finished_all_batches(&self, copy: usize) -> bool {
         let copy = &self.replicas[copy];
         copy.finished_end.load() >= copy.dispatched_end.load()

@@ -1,16 +1,17 @@
 //! Execution of one part of a path's graph in one thread. [SL §6.1], [Th §5.2]
 //!
-//! - [`arc`], [`node`], [`select`], [`shape`]: the graph; [`assemble`]: its construction;
+//! - [`arc`], [`node`], [`class_selection`], [`graph_shape`]: the graph; [`assemble`]: its
+//!   construction;
 //! - `run`: the loop over the inputs; `pull`: blocks from sources and rings; `sleep` and
 //!   `shutdown`;
 //! - [`walk`]: one batch through the graph; `pause` and [`edit`]: edits while no block
 //!   is borrowed; `join`: branches merged in input order;
 //! - [`section`], [`operands`]: Boolean sections;
 //! - `gather`, `final_merge`, `replica_shutdown`: replicas of filters, joined in input order;
-//! - [`swap`], `retire`, [`key`]: another graph in a running space; [`saved`]: filter state for
-//!   another process;
+//! - [`swap`], `retire`, [`node_key`]: another graph in a running space; [`saved_state`]: filter
+//!   state for another process;
 //! - [`observe`]: observers of the walk; [`taps`] and [`tap`]: copies of frames for readers;
-//!   [`published`]: filter state for other processes;
+//!   [`published_state`]: filter state for other processes;
 //! - [`events`], `replay`, [`stall`]: recording and replay of a run;
 //! - [`writers`] and [`writer_port`]: blocks that programs outside the path add to the output of a
 //!   node;

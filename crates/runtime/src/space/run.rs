@@ -204,8 +204,8 @@ impl Space {
     }
 
     /// Stores how many blocks each source of the space has emitted, in the
-    /// [`PathControl`](crate::control::Control) that the path's spaces share. Omits programs that
-    /// receive input from the path. `last` is true if the values are final.
+    /// [`PathControl`](crate::control::PathControl) that the path's spaces share. Omits programs
+    /// that receive input from the path. `last` is true if the values are final.
     pub(super) fn store_source_positions(&mut self, last: bool) {
         self.ports.answered_requests = self.ports.control.position_request_count();
         for input in &self.inputs.list {

@@ -212,7 +212,7 @@ pub(super) struct TapState {
     /// True once the tap's thread must finish its work without waiting for the reader
     /// ([`Tap::finish_without_waiting`]).
     pub(super) is_finishing: AtomicBool,
-    /// The value that the tap owns until it has ended ([`Tap::hold`]).
+    /// The value that the tap owns until it has ended ([`Tap::own_until_end`]).
     held: Mutex<Option<TapOwnedValue>>,
     pub(super) end_reason: Mutex<Option<TapEndReason>>,
 }
@@ -246,7 +246,7 @@ impl TapFeed {
 }
 
 impl TapState {
-    /// Drops the value that was transferred with [`Tap::hold`], if any.
+    /// Drops the value that was transferred with [`Tap::own_until_end`], if any.
     pub(super) fn drop_owned_value(&self) {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(held);

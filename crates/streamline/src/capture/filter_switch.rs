@@ -79,8 +79,8 @@ impl Capture {
         prepared.interface_changes == self.interface_changes
     }
 
-    /// Activates a prepared filter for which [`fits`](Self::fits) returns true. Frames captured
-    /// earlier are read first.
+    /// Activates a prepared filter for which [`fits`](Self::can_switch_to) returns true. Frames
+    /// captured earlier are read first.
     ///
     /// # Errors
     ///

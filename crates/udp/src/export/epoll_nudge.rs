@@ -19,8 +19,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Epoll event of a socket that has become writable.
 const EPOLLOUT: u32 = 0x4;
 
-/// Registrations that are nudged: [`nudge`] has added `EPOLLOUT` to their events. The next end of a
-/// wait on their epoll set restores them, and removes the events that `EPOLLOUT` has caused.
+/// Registrations that are nudged: [`nudge_registration`] has added `EPOLLOUT` to their events. The
+/// next end of a wait on their epoll set restores them, and removes the events that `EPOLLOUT` has
+/// caused.
 static NUDGED_REGISTRATIONS: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
 /// True if there may be entries in [`NUDGED_REGISTRATIONS`].
 static HAS_NUDGED_REGISTRATIONS: AtomicBool = AtomicBool::new(false);

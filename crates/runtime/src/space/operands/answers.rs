@@ -355,7 +355,7 @@ impl OperandSection {
 
     /// Releases the blocks that wait for an operand that a hot swap has removed. A block gets class
     /// 0 if the operand passed a part of the block with class 0. Otherwise, it gets its result so
-    /// far (`result` in [`super::Classes`]).
+    /// far (`result` in [`super::BlockClasses`]).
     pub(super) fn release_orphaned_blocks<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

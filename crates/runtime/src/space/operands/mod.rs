@@ -86,10 +86,10 @@ type OperandPosition = (usize, usize, usize);
 #[derive(Debug)]
 struct ProgramStep {
     /// Classes of the blocks that the operand processes. A block with any other class continues at
-    /// [`Step::no`].
+    /// [`ProgramStep::no`].
     accepted: SelectedClasses,
     /// Parts of the operand in order, each with the classes that it accepts from the previous part.
-    /// If there are no parts, all accepted blocks continue at [`Step::yes`].
+    /// If there are no parts, all accepted blocks continue at [`ProgramStep::yes`].
     operand: Vec<(SelectedClasses, OperandPart)>,
     yes: NextStep,
     no: NextStep,
@@ -305,8 +305,8 @@ fn flatten_chain<'e>(
     }
 }
 
-/// Appends the steps of a subexpression like [`compile`], and one step that restricts the
-/// subexpression to some blocks: those whose class on entry into the section is in `asked`. All
+/// Appends the steps of a subexpression like [`compile_expression`], and one step that restricts
+/// the subexpression to some blocks: those whose class on entry into the section is in `asked`. All
 /// other blocks continue at `no`.
 fn compile_restricted_part<'e>(
     (asked, part): &'e (SelectedClasses, OperandExpr),
