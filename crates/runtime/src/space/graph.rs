@@ -69,11 +69,15 @@ impl LocalGraph {
     }
 
     /// Returns the limit of the next batch in block time. Returns `None` if the path's clock does
-    /// not advance with blocks, or if no filter of the space can have timers.
+    /// not advance with blocks, or if no filter that gets the blocks from this space can have
+    /// timers.
     pub(super) fn batch_limit(&self) -> Option<BatchLimit> {
-        let has_timers = |node: &Node| matches!(node.operator, Operator::Filter(Filter::Stream(_)));
+        // The filters behind a dispatcher, which are in other spaces, may have timers.
+        let may_have_timers = |node: &Node| {
+            matches!(node.operator, Operator::Filter(Filter::Stream(_)) | Operator::Dispatch(_))
+        };
         match self.clock {
-            Clock::BlockTime(_) if self.nodes.iter().any(has_timers) => {
+            Clock::BlockTime(_) if self.nodes.iter().any(may_have_timers) => {
                 Some(BatchLimit::new(self.nodes.iter().filter_map(|node| node.wake).min()))
             }
             _ => None,
