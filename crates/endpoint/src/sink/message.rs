@@ -268,13 +268,14 @@ impl MessageCounts {
             }
             return;
         }
-        let is_fragment = self.belongs_to_counted_message(block);
+        let key = stream_key(block);
+        let Some(has_fragment) = self.open_messages.get_mut(&key) else { return };
+        let is_fragment = !(flags.contains(BlockFlags::FIRST) && *has_fragment);
+        *has_fragment = true;
         self.fragments += u64::from(is_fragment);
         let ends = flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::SESSION_END);
         if !is_fragment || ends {
-            self.open_messages.remove(&stream_key(block));
-        } else if let Some(has_fragment) = self.open_messages.get_mut(&stream_key(block)) {
-            *has_fragment = true;
+            self.open_messages.remove(&key);
         }
     }
 
