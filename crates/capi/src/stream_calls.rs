@@ -5,7 +5,6 @@ use crate::end::{End, EndKind, Reader, Region, Writer};
 use crate::failure::{Failure, Outcome, wrong_end_error};
 use crate::pointers::{FileEnd, PointerReader, PointerWriter, new_dbuf_id};
 use crate::table::{self, LockedEntry, duplicate_descriptor, not_an_end_error, register_end};
-use crate::wait::repeat_until_limit;
 use abi::DbufId;
 use abi::access::AccessList;
 use buffer::name::{self, Address, Error, NameHost, OpenedObject, ReaderLimits};
@@ -15,6 +14,7 @@ use iolite::interface::StreamReader as _;
 use iolite::{indirect, mpipe};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use sys::clock::repeat_until_limit;
 use sys::process::effective_ids;
 use sys::raw_fd;
 
@@ -118,7 +118,7 @@ pub(crate) fn accept(fd: i32, limit: Option<Duration>) -> Outcome<i32> {
     let End { kind, nonblocking } = used.require_end(fd)?;
     let limit = if *nonblocking { Some(Duration::ZERO) } else { limit };
     let EndKind::Inbox(inbox) = kind else { return Err(wrong_end_error("an inbox")) };
-    let arrival = repeat_until_limit(limit, |left| Ok(inbox.accept(left)?))?;
+    let arrival = repeat_until_limit(limit, |left| inbox.accept(left))?;
     match arrival {
         Some(arrival) => register_reader(arrival.input),
         None => Err(Failure::new(crate::failure::EAGAIN, "no program has connected")),

@@ -1,7 +1,9 @@
 //! Waits for descriptors with poll(2) and epoll(7).
 
+use crate::clock::repeat_until_limit;
 use crate::error::{ErrorContext as _, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -31,15 +33,12 @@ pub fn wait_until_readable_despite_signals(
     descriptors: &[BorrowedFd<'_>],
     limit: Option<Duration>,
 ) -> Vec<bool> {
-    let begin = crate::clock::monotonic_ns();
-    loop {
-        let passed = Duration::from_nanos(crate::clock::monotonic_ns().saturating_sub(begin));
-        let left = limit.map(|limit| limit.saturating_sub(passed));
+    let attempt = |left| {
         let ready = wait_until_readable(descriptors, left);
-        if ready.contains(&true) || left == Some(Duration::ZERO) {
-            return ready;
-        }
-    }
+        Ok::<_, Infallible>(ready.contains(&true).then_some(ready))
+    };
+    let Ok(ready) = repeat_until_limit(limit, attempt);
+    ready.unwrap_or_else(|| vec![false; descriptors.len()])
 }
 
 /// Waits for input on the descriptors of `first`, and for hang-ups on those of `second`. Blocks
