@@ -84,7 +84,9 @@ fn c5_stopped_tcpdump_has_captured_or_dropped_all_packets() {
             capture_while_stopped((&pair, &folder), is_ours, sent);
         eprintln!("from the ring {is_ours}: {captured} captured, {dropped} dropped of {sent}");
         assert!(dropped > 0 && (captured > 0 || sent == DATAGRAMS_BEYOND_READER_LIMIT), "{errors}");
-        assert_eq!((captured + dropped, received), (sent, sent), "{errors}");
+        assert_eq!(captured + dropped, sent, "{errors}");
+        // Without the library, the kernel may count a packet from before the filter was set.
+        assert!(received == sent || !is_ours && received > sent, "{errors}");
         let from_ring = format!("{captured} of {captured} packets came from the ring");
         assert_eq!(errors.contains(&from_ring), is_ours, "{errors}");
     }
